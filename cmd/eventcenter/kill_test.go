@@ -87,11 +87,15 @@ func (l *load) wait(t *testing.T, more int) {
 	})
 }
 
-// begin sends in the background, until the center stops answering or end is called.
+// begin sends in the background, also after a request has failed, until end is called.
 func (l *load) begin(p *process) (end func()) {
 	l.over.Store(false)
 	var running sync.WaitGroup
-	running.Go(func() { l.send(p) })
+	running.Go(func() {
+		for !l.over.Load() {
+			l.send(p)
+		}
+	})
 	return func() {
 		l.over.Store(true)
 		running.Wait()
@@ -113,8 +117,8 @@ func TestKilled(t *testing.T) {
 	}
 	dir := t.TempDir()
 	sub := &follower{t: t, last: "0", seen: map[string]int{}}
-	h := newWebhook(t)
-	h.ordered, h.kills = true, true
+	h := newWebhook(t, true)
+	h.Killed = true
 	h.refuses(func(string) bool { return rand.IntN(50) == 0 })
 	file := h.settings("subscriptions: [{name: all, url: '" + h.url + "/hook'}]\n")
 	kills := 0
@@ -130,7 +134,7 @@ func TestKilled(t *testing.T) {
 		cancel()
 		running.Wait()
 	}
-	h.refuses(nil)
+	h.Answers(nil)
 	p := start(t, dir, "--subscriptions", file)
 	stored := readAll(t, p)
 	l.once(t, stored)

@@ -118,7 +118,7 @@ func empty(t *testing.T, dir string) {
 // about subscriptions, and changes them, though only one delivers.
 func TestReplicasAreOne(t *testing.T) {
 	need.Flag(t, *long, "-long")
-	h := newWebhook(t)
+	h := newWebhook(t, false)
 	r := startReplicas(t, "--subscriptions", h.settings(""))
 	worker := r.worker("")
 	other, third := r.all[(worker+1)%3], r.all[(worker+2)%3]

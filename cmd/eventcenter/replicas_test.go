@@ -145,8 +145,8 @@ func TestReplicasKilled(t *testing.T) {
 	if *long {
 		rounds = 9
 	}
-	h := newWebhook(t)
-	h.kills = true
+	h := newWebhook(t, false)
+	h.Killed = true
 	r := startReplicas(t, "--subscriptions", h.settings(""))
 	r.worker("")
 	h.subscribe(r.all[0], "all") // a worker that lost its cursor would begin at the newest event

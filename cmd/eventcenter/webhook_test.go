@@ -1,95 +1,68 @@
 package main
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
-	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
+
+	"github.com/nodeagent/nodeagent/pkg/event/eventtest"
 )
 
-// webhook is a receiver built with the CloudEvents SDK that counts accepted events, and refuses some.
+// webhook is a receiver that counts accepted events.
 type webhook struct {
-	t   *testing.T
-	url string
-	// ordered demands that the events of a node arrive in order; tests with replays leave it false
-	ordered bool
-	kills   bool // its senders are killed
-
-	mu     sync.Mutex // guards the fields below
-	taken  map[string]int
-	next   map[string]string // of each node: the newest accepted ID
-	refuse func(id string) bool
+	eventtest.Receiver
+	t     *testing.T
+	url   string
+	taken map[string]int // by "node/id"
 }
 
-func newWebhook(t *testing.T) *webhook {
-	h := &webhook{t: t, taken: map[string]int{}, next: map[string]string{}}
+// newWebhook returns a receiver. If ordered, first deliveries of a node's events must be in the node's order; with
+// replays they are not.
+func newWebhook(t *testing.T, ordered bool) *webhook {
+	h := &webhook{t: t, taken: map[string]int{}}
+	newest := map[string]string{} // of each node: an ID
+	h.Take = func(e cloudevents.Event) error {
+		node := fmt.Sprint(e.Extensions()["partitionkey"])
+		key, before := node+"/"+e.ID(), newest[node]
+		newest[node] = max(before, e.ID())
+		h.taken[key]++
+		return unless(!ordered || h.taken[key] > 1 || e.ID() > before, "%s came after %s", key, before)
+	}
 	server := httptest.NewServer(h)
-	t.Cleanup(server.Close)
 	h.url = server.URL
+	t.Cleanup(func() {
+		server.Close()
+		must(t, errors.Join(h.Problems...))
+	})
 	return h
-}
-
-func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodOptions {
-		w.Header().Set("WebHook-Allowed-Origin", "*")
-		return
-	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil && h.kills { // a partial request, however it broke off
-		w.WriteHeader(http.StatusBadRequest)
-		return
-	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	events, err := cehttp.NewEventsFromHTTPRequest(r)
-	if err != nil {
-		h.t.Error(err)
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.refuse != nil && slices.ContainsFunc(events, func(e cloudevents.Event) bool { return h.refuse(e.ID()) }) {
-		w.WriteHeader(http.StatusInternalServerError)
-		return
-	}
-	for _, e := range events {
-		h.take(e)
-	}
-}
-
-// take records an event. First deliveries of a node's events must be in the node's order.
-func (h *webhook) take(e cloudevents.Event) {
-	key := fmt.Sprint(e.Extensions()["partitionkey"], "/", e.ID())
-	node := fmt.Sprint(e.Extensions()["partitionkey"])
-	if h.ordered && h.taken[key] == 0 && e.ID() < h.next[node] {
-		h.t.Errorf("%s came after %s", key, h.next[node])
-	}
-	h.taken[key]++
-	h.next[node] = max(h.next[node], e.ID())
-}
-
-func (h *webhook) count() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.taken)
 }
 
 // refuses makes the receiver refuse events.
 func (h *webhook) refuses(which func(id string) bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.refuse = which
+	h.Answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
+		refused := slices.ContainsFunc(events, func(e cloudevents.Event) bool { return which(e.ID()) })
+		if refused {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		return refused
+	})
+}
+
+func (h *webhook) count() int {
+	h.Lock()
+	defer h.Unlock()
+	return len(h.taken)
 }
 
 // settings writes a file that permits the receiver, and returns its name.
@@ -109,8 +82,8 @@ func (h *webhook) settings(more string) string {
 func (h *webhook) awaits(times int, id string) {
 	h.t.Helper()
 	await(h.t, func() error {
-		h.mu.Lock()
-		defer h.mu.Unlock()
+		h.Lock()
+		defer h.Unlock()
 		return unless(h.taken[id] >= times, "%s came %d times; %d events came", id, h.taken[id], len(h.taken))
 	})
 }
@@ -125,7 +98,7 @@ func (h *webhook) awaitAll(l *load) {
 
 // Changes to subscriptions with the command: each verb, its exit code, and the author in the audit.
 func TestSubscriptionVerbs(t *testing.T) {
-	h := newWebhook(t)
+	h := newWebhook(t, false)
 	dir := t.TempDir()
 	p := start(t, dir, "--subscriptions", h.settings("giveUpAfter: 1s\n"))
 	run := func(want int, has string, args ...string) string {
@@ -156,7 +129,7 @@ func TestSubscriptionVerbs(t *testing.T) {
 	id := list.DeadLetters[0].ID
 	run(exitFine, "the name server is slow", "dead-letters", "show", "a", id)
 	run(exitCouldNotTell, "there is none", "dead-letters", "show", "a", "x")
-	h.refuses(nil)
+	h.Answers(nil)
 	run(exitFine, "tried again", "dead-letters", "replay", "a", id)
 	h.awaits(1, "node-1/"+first.ID())
 	run(exitFine, "begins after 1", "replay", "--subscription", "a", "--after", "1")

@@ -1,108 +1,48 @@
 package eventcenter_test
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
-	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/event/eventtest"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// answer answers a request, or returns false: the center accepts the events.
-type answer func(w http.ResponseWriter, request *http.Request, events []cloudevents.Event) bool
-
-// center is a receiver of CloudEvents that uses the SDK instead of our code to read requests. It also decodes each
-// accepted event as an agent's event.
+// center is a foreign receiver of CloudEvents that also decodes each accepted event as an agent's event.
 type center struct {
-	mu       sync.Mutex // guards all below
-	answer   answer
-	events   []event.Event
-	problems []error
-	requests int
-
-	// the senders get killed: they do not know whether the events in flight arrived, and report them as lost
-	kills bool
+	eventtest.Receiver
+	events []event.Event
 }
 
-// ServeHTTP implements http.Handler. It accepts, unless the center has an answer of its own.
-func (c *center) ServeHTTP(w http.ResponseWriter, request *http.Request) {
-	body, err := io.ReadAll(request.Body)
-	if err != nil && c.kills { // a partial request of a killed sender
-		w.WriteHeader(http.StatusBadRequest)
-		return
-	}
-	request.Body = io.NopCloser(bytes.NewReader(body))
-	events := make([]cloudevents.Event, 1)
-	if request.Header.Get("Content-Type") == event.BatchMediaType {
-		events, err = cehttp.NewEventsFromHTTPRequest(request)
-	} else if one, failed := cehttp.NewEventFromHTTPRequest(request); failed == nil {
-		events[0] = *one
-	} else {
-		err = failed
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.requests++
-	if err != nil {
-		c.problems = append(c.problems, err)
-		w.WriteHeader(http.StatusBadRequest)
-		return
-	}
-	if c.answer != nil && c.answer(w, request, events) {
-		return
-	}
-	for _, one := range events {
+func newCenter() *center {
+	c := &center{}
+	c.Take = func(one cloudevents.Event) error {
 		data, err := one.MarshalJSON()
 		e, undecoded := event.Decode(data)
-		if err := errors.Join(err, schematest.Problem(data), undecoded); err != nil {
-			c.problems = append(c.problems, err)
-		} else {
+		if err = errors.Join(err, undecoded, schematest.Problem(data)); err == nil {
 			c.events = append(c.events, e)
 		}
+		return err
 	}
-	w.WriteHeader(http.StatusNoContent)
-}
-
-func (c *center) answers(a answer) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.answer = a
-}
-
-// refuses makes the center answer with a status other than 2xx.
-func (c *center) refuses(status int) {
-	c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
-		w.WriteHeader(status)
-		return true
-	})
-}
-
-// asked returns the number of requests.
-func (c *center) asked() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.requests
+	return c
 }
 
 func (c *center) received() []event.Event {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Lock()
+	defer c.Unlock()
 	return slices.Clone(c.events)
 }
 
@@ -137,10 +77,10 @@ func (c *center) lines(types ...event.Type) (lines []string) {
 // check fails the test if an event was unreadable, or a stream of changes has gaps that no agent.gap names.
 func (c *center) check(t *testing.T) {
 	t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.problems) > 0 {
-		t.Error(errors.Join(c.problems...))
+	c.Lock()
+	defer c.Unlock()
+	if len(c.Problems) > 0 {
+		t.Error(errors.Join(c.Problems...))
 	}
 	type change struct {
 		stream   string
@@ -161,7 +101,8 @@ func (c *center) check(t *testing.T) {
 			fmt.Sscanf(r.From+" "+r.To, "%d %d", &from, &to)
 			for n := from; n <= to; n++ {
 				one := change{cmp.Or(r.Stream, e.Stream), n}
-				if r.Reason == "lost" && came[one] && !c.kills {
+				// A killed sender does not know whether the events in flight arrived.
+				if r.Reason == "lost" && came[one] && !c.Killed {
 					t.Errorf("%v came, and is called lost", one)
 				}
 				note(named, one)
@@ -210,7 +151,7 @@ type kit struct {
 }
 
 func newKit(t *testing.T) *kit {
-	c, store := &center{}, reporttest.NewStore()
+	c, store := newCenter(), reporttest.NewStore()
 	receiver := &fakeCenter{center: c}
 	return &kit{t: t, c: c, receiver: receiver, store: store, w: reporttest.NewWorld(), config: eventcenter.Config{
 		Settings: eventcenter.Settings{Endpoints: []string{"https://center/v1/events"}, Cluster: "prod"},
@@ -220,6 +161,11 @@ func newKit(t *testing.T) *kit {
 func bubble(t *testing.T, test func(t *testing.T, k *kit)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, newKit(t)) })
+}
+
+func subtest(t *testing.T, name string, test func(t *testing.T, k *kit)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { bubble(t, test) })
 }
 
 // start starts the reporter, or another one after it.

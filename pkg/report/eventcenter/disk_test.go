@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/event/eventtest"
 	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
@@ -50,33 +51,31 @@ func TestFatalLeavesWithoutTheDisk(t *testing.T) {
 			return disk{reporttest.NewStore(), func() error { return errors.New("read-only file system") }}
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, k *kit) {
-				over := make(chan struct{})
-				k.config.Store, k.config.Settings.TokenFile = store(t), "/on/the/same/disk"
-				reads := 0
-				k.config.ReadFile = func(string) ([]byte, error) {
-					if reads++; reads > 1 {
-						<-over
-					}
-					return []byte("secret"), nil
+		subtest(t, name, func(t *testing.T, k *kit) {
+			over := make(chan struct{})
+			k.config.Store, k.config.Settings.TokenFile = store(t), "/on/the/same/disk"
+			reads := 0
+			k.config.ReadFile = func(string) ([]byte, error) {
+				if reads++; reads > 1 {
+					<-over
 				}
-				k.r = eventcenter.New(k.config)
-				go k.r.Run(t.Context()) // the error at the end is that of the hung disk
-				time.Sleep(5 * time.Minute)
-				for i := range 3 {
-					began := time.Now()
-					k.find(fmt.Sprint("Disk", i))
-					synctest.Wait()
-					time.Sleep(2 * time.Second)
-					if !slices.Contains(k.c.lines(event.FaultRaised, event.FaultUpdated), fmt.Sprint("Disk", i)) {
-						t.Fatalf("%d: not received after %s: %v", i, time.Since(began), k.c.lines())
-					}
-					time.Sleep(10 * time.Minute)
+				return []byte("secret"), nil
+			}
+			k.r = eventcenter.New(k.config)
+			go k.r.Run(t.Context()) // the error at the end is that of the hung disk
+			time.Sleep(5 * time.Minute)
+			for i := range 3 {
+				began := time.Now()
+				k.find(fmt.Sprint("Disk", i))
+				synctest.Wait()
+				time.Sleep(2 * time.Second)
+				if !slices.Contains(k.c.lines(event.FaultRaised, event.FaultUpdated), fmt.Sprint("Disk", i)) {
+					t.Fatalf("%d: not received after %s: %v", i, time.Since(began), k.c.lines())
 				}
-				close(over)
-				k.check()
-			})
+				time.Sleep(10 * time.Minute)
+			}
+			close(over)
+			k.check()
 		})
 	}
 }
@@ -128,7 +127,7 @@ func TestRealDisk(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			disk, dir := hosttest.NewLoopFS(t, "ext4"), filepath.Join(t.TempDir(), "state")
 			disk.Mount(dir, "rw")
-			c := &center{}
+			c := newCenter()
 			server := httptest.NewServer(c)
 			defer server.Close()
 			r := eventcenter.New(realConfig(openStore(t, dir), server.URL))
@@ -137,11 +136,11 @@ func TestRealDisk(t *testing.T) {
 			t.Cleanup(thaw)
 			eventually(t, "nothing is sent", func() bool { return len(c.received()) > 1 })
 			fail(disk, dir)
-			c.refuses(http.StatusServiceUnavailable)
+			c.Answers(eventtest.Status(http.StatusServiceUnavailable))
 			w := reporttest.NewWorld()
 			r.Update(w.Run("a", nil, "One"))
 			time.Sleep(2500 * time.Millisecond) // the backlog is being written
-			c.answers(nil)
+			c.Answers(nil)
 			r.Update(w.Run("a", nil, "Two"))
 			eventually(t, "what is new does not arrive", func() bool { return slices.Contains(c.lines(), "Two") })
 			thaw()

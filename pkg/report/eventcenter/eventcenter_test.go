@@ -36,32 +36,30 @@ func TestBehaviour(t *testing.T) {
 // A receiver that takes no batches, or no structured mode, is sent a mode that it takes, after one attempt.
 func TestSimplerModes(t *testing.T) {
 	for simpler, mode := range event.Modes() {
-		t.Run(string(mode), func(t *testing.T) {
-			bubble(t, func(t *testing.T, k *kit) {
-				refused := 0
-				k.c.answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
-					is := event.Binary
-					switch request.Header.Get("Content-Type") {
-					case event.BatchMediaType:
-						is = event.Batch
-					case event.MediaType:
-						is = event.Structured
-					}
-					if is != mode {
-						refused++
-						w.WriteHeader(http.StatusUnsupportedMediaType)
-					}
-					return is != mode
-				})
-				k.start()
-				k.find("One", "Two \"é\" %")
-				time.Sleep(time.Minute)
-				k.find("One", "Two \"é\" %", "Three")
-				k.end(time.Minute, "One", "Two \"é\" %", "Three")
-				if refused != simpler {
-					t.Errorf("%d requests in modes that were refused before, want %d", refused, simpler)
+		subtest(t, string(mode), func(t *testing.T, k *kit) {
+			refused := 0
+			k.c.Answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
+				is := event.Binary
+				switch request.Header.Get("Content-Type") {
+				case event.BatchMediaType:
+					is = event.Batch
+				case event.MediaType:
+					is = event.Structured
 				}
+				if is != mode {
+					refused++
+					w.WriteHeader(http.StatusUnsupportedMediaType)
+				}
+				return is != mode
 			})
+			k.start()
+			k.find("One", "Two \"é\" %")
+			time.Sleep(time.Minute)
+			k.find("One", "Two \"é\" %", "Three")
+			k.end(time.Minute, "One", "Two \"é\" %", "Three")
+			if refused != simpler {
+				t.Errorf("%d requests in modes that were refused before, want %d", refused, simpler)
+			}
 		})
 	}
 }
@@ -82,39 +80,37 @@ func TestRejected(t *testing.T) {
 			_, _ = io.CopyN(w, neverEnding{}, 10<<20)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, k *kit) {
-				k.c.answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
-					bad := slices.IndexFunc(events, func(e cloudevents.Event) bool {
-						return strings.Contains(string(e.Data()), `"reason":"Reason07"`)
-					})
-					rejected := bad >= 0 && events[0].Type() != string(event.NodeSnapshot)
-					if rejected {
-						answer(w, bad)
-					}
-					return rejected
+		subtest(t, name, func(t *testing.T, k *kit) {
+			k.c.Answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
+				bad := slices.IndexFunc(events, func(e cloudevents.Event) bool {
+					return strings.Contains(string(e.Data()), `"reason":"Reason07"`)
 				})
-				var reasons []string
-				for i := range 20 {
-					reasons = append(reasons, fmt.Sprintf("Reason%02d", i))
+				rejected := bad >= 0 && events[0].Type() != string(event.NodeSnapshot)
+				if rejected {
+					answer(w, bad)
 				}
-				k.start()
-				k.find(reasons...)
-				time.Sleep(10 * time.Minute)
-				k.check()
-				want := slices.Delete(reasons, 7, 8)
-				if diff := cmp.Diff(want, slices.Sorted(slices.Values(k.c.lines(event.FaultRaised)))); diff != "" {
-					t.Error(diff)
-				}
-				for range 2 { // also after a restart
-					if stats := k.r.Stats(); stats.Quarantined != 1 {
-						t.Errorf("%+v, want one that is set aside", stats)
-					}
-					k.stop()
-					k.start()
-					time.Sleep(time.Minute)
-				}
+				return rejected
 			})
+			var reasons []string
+			for i := range 20 {
+				reasons = append(reasons, fmt.Sprintf("Reason%02d", i))
+			}
+			k.start()
+			k.find(reasons...)
+			time.Sleep(10 * time.Minute)
+			k.check()
+			want := slices.Delete(reasons, 7, 8)
+			if diff := cmp.Diff(want, slices.Sorted(slices.Values(k.c.lines(event.FaultRaised)))); diff != "" {
+				t.Error(diff)
+			}
+			for range 2 { // also after a restart
+				if stats := k.r.Stats(); stats.Quarantined != 1 {
+					t.Errorf("%+v, want one that is set aside", stats)
+				}
+				k.stop()
+				k.start()
+				time.Sleep(time.Minute)
+			}
 		})
 	}
 }
@@ -126,31 +122,29 @@ func (neverEnding) Read(p []byte) (int, error) { return len(p), nil }
 // After any other answer of the center no event is lost, and the reporter waits as long as the center asks.
 func TestKept(t *testing.T) {
 	for _, code := range []int{300, 302, 307, 401, 403, 404, 408, 409, 429, 500, 503} {
-		t.Run(fmt.Sprint(code), func(t *testing.T) {
-			bubble(t, func(t *testing.T, k *kit) {
-				k.c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
-					w.Header().Set("Location", "http://169.254.169.254/")
-					w.Header().Set("Retry-After", "1800")
-					w.WriteHeader(code)
-					return true
-				})
-				seen := &observer{}
-				k.config.Observer = seen
-				k.start()
-				k.find("One")
-				time.Sleep(29 * time.Minute)
-				synctest.Wait()
-				if k.c.asked() != 1 {
-					t.Errorf("%d requests before the center's Retry-After was over", k.c.requests)
-				}
-				if seen.result != "error" || !strings.Contains(fmt.Sprint(seen.err), fmt.Sprint(code)) {
-					t.Errorf("observed %q %v", seen.result, seen.err)
-				}
-				k.c.answers(nil)
-				if k.end(2*time.Hour, "One"); seen.result != "ok" {
-					t.Error(seen.result)
-				}
+		subtest(t, fmt.Sprint(code), func(t *testing.T, k *kit) {
+			k.c.Answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+				w.Header().Set("Location", "http://169.254.169.254/")
+				w.Header().Set("Retry-After", "1800")
+				w.WriteHeader(code)
+				return true
 			})
+			seen := &observer{}
+			k.config.Observer = seen
+			k.start()
+			k.find("One")
+			time.Sleep(29 * time.Minute)
+			synctest.Wait()
+			if k.c.Asked() != 1 {
+				t.Errorf("%d requests before the center's Retry-After was over", k.c.Asked())
+			}
+			if seen.result != "error" || !strings.Contains(fmt.Sprint(seen.err), fmt.Sprint(code)) {
+				t.Errorf("observed %q %v", seen.result, seen.err)
+			}
+			k.c.Answers(nil)
+			if k.end(2*time.Hour, "One"); seen.result != "ok" {
+				t.Error(seen.result)
+			}
 		})
 	}
 }
@@ -168,25 +162,23 @@ func (o *observer) Dropped(string, finding.Severity, int) {}
 func TestAlive(t *testing.T) {
 	for header, want := range map[string]int{"": 60, "120": 30, "1": 360, "999999999999": 1, "90000": 1, "-5": 60,
 		"x": 60} {
-		t.Run(header, func(t *testing.T) {
-			bubble(t, func(t *testing.T, k *kit) {
-				k.c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
-					w.Header().Set("Nodeagent-Alive-Seconds", header)
-					return false
-				})
-				k.config.Rand = func() float64 { return 0.999 } // the next snapshot comes after the hour
-				k.start()
-				k.end(time.Hour - time.Second)
-				n := 0
-				for _, e := range k.c.received() {
-					if e.Type == event.AgentAlive {
-						n++
-					}
-				}
-				if n < want-2 || n > want {
-					t.Errorf("%d agent.alive in an hour, want %d", n, want)
-				}
+		subtest(t, header, func(t *testing.T, k *kit) {
+			k.c.Answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+				w.Header().Set("Nodeagent-Alive-Seconds", header)
+				return false
 			})
+			k.config.Rand = func() float64 { return 0.999 } // the next snapshot comes after the hour
+			k.start()
+			k.end(time.Hour - time.Second)
+			n := 0
+			for _, e := range k.c.received() {
+				if e.Type == event.AgentAlive {
+					n++
+				}
+			}
+			if n < want-2 || n > want {
+				t.Errorf("%d agent.alive in an hour, want %d", n, want)
+			}
 		})
 	}
 }
@@ -252,7 +244,7 @@ func TestSnapshotParts(t *testing.T) {
 func TestSnapshotOfWhatBecameKnown(t *testing.T) {
 	bubble(t, func(t *testing.T, k *kit) {
 		var refuse atomic.Bool
-		k.c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+		k.c.Answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
 			once := refuse.Swap(false)
 			if once {
 				w.WriteHeader(http.StatusTooManyRequests)
@@ -315,38 +307,36 @@ func TestOrderAfterOutage(t *testing.T) {
 	for _, before := range [][]string{{}, {"A"}, {"A", "B"}} {
 		for starts := range 4 {
 			for _, last := range [][]string{{}, {"B"}, {"A", "C"}} {
-				t.Run(fmt.Sprint(before, starts, last), func(t *testing.T) {
-					bubble(t, func(t *testing.T, k *kit) {
+				subtest(t, fmt.Sprint(before, starts, last), func(t *testing.T, k *kit) {
+					k.start()
+					k.find(before...)
+					time.Sleep(time.Minute)
+					k.away()
+					for range starts {
+						k.find("A", "B")
+						time.Sleep(10 * time.Minute)
+						k.stop()
 						k.start()
-						k.find(before...)
-						time.Sleep(time.Minute)
-						k.away()
-						for range starts {
-							k.find("A", "B")
-							time.Sleep(10 * time.Minute)
-							k.stop()
-							k.start()
+					}
+					k.find("X", "Y", "Z")
+					time.Sleep(10 * time.Minute)
+					k.find(last...)
+					time.Sleep(10 * time.Minute)
+					k.receiver.Mend()
+					k.end(10 * time.Minute)
+					k.c.snapshotsAreLast(t)
+					if diff := cmp.Diff(last, k.c.follow(), cmpopts.EquateEmpty()); diff != "" {
+						t.Errorf("a follower believes: %s", diff)
+					}
+					waiting := 0
+					for _, e := range k.c.received() {
+						if e.Type == event.AgentStarted {
+							waiting = e.Data.(event.Agent).Waiting
 						}
-						k.find("X", "Y", "Z")
-						time.Sleep(10 * time.Minute)
-						k.find(last...)
-						time.Sleep(10 * time.Minute)
-						k.receiver.Mend()
-						k.end(10 * time.Minute)
-						k.c.snapshotsAreLast(t)
-						if diff := cmp.Diff(last, k.c.follow(), cmpopts.EquateEmpty()); diff != "" {
-							t.Errorf("a follower believes: %s", diff)
-						}
-						waiting := 0
-						for _, e := range k.c.received() {
-							if e.Type == event.AgentStarted {
-								waiting = e.Data.(event.Agent).Waiting
-							}
-						}
-						if starts > 0 && waiting == 0 {
-							t.Error("the last agent.started says that nothing waits")
-						}
-					})
+					}
+					if starts > 0 && waiting == 0 {
+						t.Error("the last agent.started says that nothing waits")
+					}
 				})
 			}
 		}

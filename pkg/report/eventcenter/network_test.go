@@ -95,10 +95,10 @@ func serve(t *testing.T, c http.Handler, config *tls.Config, p certificate.Pair)
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	own, stranger, kubelet := issue(t, "center.prod"), issue(t, "center.prod"), issue(t, "system:node:node-1")
-	c := &center{}
+	c := newCenter()
 	var seen []string
 	var rotated atomic.Bool
-	c.answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
+	c.Answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
 		token, name := request.Header.Get("Authorization"), "nobody"
 		if certs := request.TLS.PeerCertificates; len(certs) > 0 {
 			name = certs[0].Subject.CommonName
@@ -110,7 +110,7 @@ func TestRotation(t *testing.T) {
 		}
 		return refused
 	})
-	evil := &center{}
+	evil := newCenter()
 	first, impostor := serve(t, c, &tls.Config{}, own), serve(t, evil, &tls.Config{}, stranger)
 	pair := write(t, dir, "pair", slices.Concat(kubelet.Cert, kubelet.Key))
 	config := realConfig(reporttest.NewStore(), impostor.URL, first.URL)
@@ -125,10 +125,10 @@ func TestRotation(t *testing.T) {
 		t.Errorf("in use: %s", r.Stats().Endpoint)
 	}
 	write(t, dir, "token", nil) // half of a replacement
-	before := c.asked()
+	before := c.Asked()
 	for i := range 3 {
 		r.Update(w.Run("a", nil, "Empty"+string(rune('A'+i))))
-		eventually(t, "no request", func() bool { return c.asked() > before+i })
+		eventually(t, "no request", func() bool { return c.Asked() > before+i })
 	}
 	write(t, dir, "token", []byte("new\n"))
 	rotated.Store(true)
@@ -137,12 +137,12 @@ func TestRotation(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	eventually(t, "the new token is not used", func() bool { return slices.Contains(c.lines(), "TokenE") })
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Lock()
+	defer c.Unlock()
 	if last := seen[len(seen)-1]; last != "Bearer new system:node:node-1" || slices.Contains(seen, " system:node:node-1") {
 		t.Errorf("last came %q, of %q", last, seen) // the empty token is not used
 	}
-	if evil.asked() > 0 {
+	if evil.Asked() > 0 {
 		t.Error("the impostor was sent something")
 	}
 }
@@ -150,13 +150,13 @@ func TestRotation(t *testing.T) {
 // A replaced certificate authority is read again after the connection failed.
 func TestNewAuthority(t *testing.T) {
 	before, after := issue(t, "center.prod"), issue(t, "center.prod")
-	c, dir := &center{}, t.TempDir()
+	c, dir := newCenter(), t.TempDir()
 	server := serve(t, c, &tls.Config{}, after)
 	config := realConfig(reporttest.NewStore(), server.URL)
 	config.Settings.CAFile, config.Settings.ServerName = write(t, dir, "ca", before.Cert), "center.prod"
 	runReal(t, eventcenter.New(config))
 	eventually(t, "no handshake was broken off", func() bool { return server.refused.Load() > 0 })
-	if c.asked() > 0 {
+	if c.Asked() > 0 {
 		t.Fatal("a certificate of another authority is believed")
 	}
 	write(t, dir, "ca", after.Cert)
@@ -166,13 +166,13 @@ func TestNewAuthority(t *testing.T) {
 // The reporter sends no event after a redirect, to a proxy of the environment, or to a server with old TLS versions
 // only.
 func TestNobodyElseIsAsked(t *testing.T) {
-	other := &center{}
+	other := newCenter()
 	thief := httptest.NewServer(other)
 	defer thief.Close()
 	t.Setenv("HTTP_PROXY", thief.URL)
 	t.Setenv("HTTPS_PROXY", thief.URL)
-	c := &center{}
-	c.answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
+	c := newCenter()
+	c.Answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
 		http.Redirect(w, request, thief.URL, http.StatusPermanentRedirect)
 		return true
 	})
@@ -183,15 +183,15 @@ func TestNobodyElseIsAsked(t *testing.T) {
 	config := realConfig(reporttest.NewStore(), old.URL, server.URL, "https://127.0.0.1:9/")
 	config.Settings.CAFile, config.Settings.ServerName = write(t, t.TempDir(), "ca", p.Cert), "center.prod"
 	runReal(t, eventcenter.New(config))
-	eventually(t, "no request", func() bool { return c.asked() > 1 })
-	if n := other.asked(); n > 0 {
+	eventually(t, "no request", func() bool { return c.Asked() > 1 })
+	if n := other.Asked(); n > 0 {
 		t.Errorf("%d requests to others", n)
 	}
 }
 
 // The connections of the caller's transport stay open.
 func TestTransportOfTheCaller(t *testing.T) {
-	c := &center{}
+	c := newCenter()
 	server := httptest.NewServer(c)
 	defer server.Close()
 	transport := &http.Transport{}
@@ -199,7 +199,7 @@ func TestTransportOfTheCaller(t *testing.T) {
 	config := realConfig(reporttest.NewStore(), server.URL)
 	config.Transport = transport
 	done, cancel := runReal(t, eventcenter.New(config))
-	eventually(t, "no request", func() bool { return c.asked() > 0 })
+	eventually(t, "no request", func() bool { return c.Asked() > 0 })
 	cancel()
 	<-done
 	reused := false
@@ -235,7 +235,7 @@ func TestSilentServer(t *testing.T) {
 			}()
 		}
 	}()
-	c := &center{}
+	c := newCenter()
 	server := httptest.NewServer(c)
 	defer server.Close()
 	r := eventcenter.New(realConfig(reporttest.NewStore(), "http://"+listener.Addr().String(), server.URL))

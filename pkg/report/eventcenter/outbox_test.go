@@ -20,6 +20,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/event/eventtest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
@@ -94,7 +95,7 @@ func TestNothingThatCameIsCalledLost(t *testing.T) {
 		k.find("One")
 		time.Sleep(time.Minute)
 		var taken atomic.Int64 // how many more events are accepted
-		k.c.answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
+		k.c.Answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
 			refused := events[0].Type() != string(event.NodeSnapshot) && taken.Add(-1) < 0
 			if refused {
 				w.WriteHeader(http.StatusServiceUnavailable)
@@ -113,7 +114,7 @@ func TestNothingThatCameIsCalledLost(t *testing.T) {
 			t.Fatalf("%d events are stored, then %d", len(crashes[0]), len(crashes[1]))
 		}
 		k.stop()
-		k.c.answers(nil)
+		k.c.Answers(nil)
 		for _, left := range crashes {
 			k.config.Store = stored(t, left)
 			k.startAgain()
@@ -185,25 +186,23 @@ func TestDamagedRecords(t *testing.T) {
 		"empty":   func([]byte) []byte { return []byte{} },
 		"another": func(data []byte) []byte { return bytes.Replace(data, []byte(`"seq":`), []byte(`"seq":1`), 1) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, k *kit) {
-				k.away()
-				k.start()
-				for i := range 7 {
-					k.find(fmt.Sprint("Reason", i))
+		subtest(t, name, func(t *testing.T, k *kit) {
+			k.away()
+			k.start()
+			for i := range 7 {
+				k.find(fmt.Sprint("Reason", i))
+			}
+			time.Sleep(time.Minute)
+			k.stop()
+			for key, value := range content(t, k.store) {
+				if bytes.Contains(value, []byte("Reason5")) {
+					must(t, k.store.Put(key, damage(value)))
 				}
-				time.Sleep(time.Minute)
-				k.stop()
-				for key, value := range content(t, k.store) {
-					if bytes.Contains(value, []byte("Reason5")) {
-						must(t, k.store.Put(key, damage(value)))
-					}
-				}
-				k.startAgain("Reason0", "Reason1", "Reason2", "Reason3", "Reason4", "Reason6")
-				if k.store.Len() > 0 {
-					t.Errorf("left: %v", content(t, k.store))
-				}
-			})
+			}
+			k.startAgain("Reason0", "Reason1", "Reason2", "Reason3", "Reason4", "Reason6")
+			if k.store.Len() > 0 {
+				t.Errorf("left: %v", content(t, k.store))
+			}
 		})
 	}
 }
@@ -230,9 +229,10 @@ func TestKilled(t *testing.T) {
 		sendUntilKilled(t, dir, os.Getenv("EVENTCENTER_URL"))
 		return
 	}
-	c, dir := &center{kills: true}, t.TempDir()
-	c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
-		refused := c.requests%20 != 0 // most events wait longer than the delay before storing
+	c, dir := newCenter(), t.TempDir()
+	c.Killed = true
+	c.Answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+		refused := c.Requests%20 != 0 // most events wait longer than the delay before storing
 		if refused {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
@@ -242,7 +242,7 @@ func TestKilled(t *testing.T) {
 	defer server.Close()
 	for round := range 4 {
 		if round == 3 {
-			c.refuses(http.StatusServiceUnavailable) // stored events stay
+			c.Answers(eventtest.Status(http.StatusServiceUnavailable)) // stored events stay
 		}
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestKilled$")
 		cmd.Env = append(os.Environ(), "EVENTCENTER_KILLED="+dir, "EVENTCENTER_URL="+server.URL)
@@ -265,7 +265,7 @@ func TestKilled(t *testing.T) {
 	if len(known) == 0 {
 		t.Fatal("nothing was stored")
 	}
-	c.answers(nil)
+	c.Answers(nil)
 	r := eventcenter.New(realConfig(s, server.URL))
 	done, cancel := runReal(t, r)
 	eventually(t, "what was stored is not sent", func() bool {
