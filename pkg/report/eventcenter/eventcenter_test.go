@@ -20,6 +20,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/event/eventtest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
@@ -59,6 +60,49 @@ func TestSimplerModes(t *testing.T) {
 			k.end(time.Minute, "One", "Two \"é\" %", "Three")
 			if refused != simpler {
 				t.Errorf("%d requests in modes that were refused before, want %d", refused, simpler)
+			}
+		})
+	}
+}
+
+// A receiver that rejects each event is not sent one after another about the rejected ones.
+func TestAllRejected(t *testing.T) {
+	subtest(t, "all", func(t *testing.T, k *kit) {
+		k.c.Answers(eventtest.Status(http.StatusBadRequest))
+		k.start()
+		k.find("One", "Two", "Three")
+		time.Sleep(time.Hour)
+		if n := k.c.Asked(); n > 300 {
+			t.Errorf("%d requests in an hour", n)
+		}
+		k.stop()
+	})
+}
+
+// A receiver that refuses batches by 400 or 422, and names no event, gets each event in structured mode. Batches are sent
+// again afterwards: one event may have been the reason.
+func TestBatchRefused(t *testing.T) {
+	for _, code := range []int{http.StatusBadRequest, http.StatusUnprocessableEntity} {
+		subtest(t, fmt.Sprint(code), func(t *testing.T, k *kit) {
+			batches, takesBatches := 0, false
+			k.c.Answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
+				isBatch := request.Header.Get("Content-Type") == event.BatchMediaType
+				if isBatch {
+					batches++
+				}
+				if isBatch && !takesBatches {
+					w.WriteHeader(code)
+				}
+				return isBatch && !takesBatches
+			})
+			k.start()
+			k.find("One", "Two", "Three")
+			time.Sleep(30 * time.Second)
+			takesBatches, batches = true, 0
+			k.find("One", "Two", "Three", "Four")
+			k.end(time.Minute, "One", "Two", "Three", "Four")
+			if batches == 0 || k.r.Stats().Quarantined != 0 {
+				t.Errorf("%d batches after the receiver took them, %+v", batches, k.r.Stats())
 			}
 		})
 	}
