@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/nodeagent/nodeagent/test/apiserver"
+	"github.com/nodeagent/nodeagent/test/certificate"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -106,19 +108,26 @@ func (c *realCluster) changed(token string, key *ecdsa.PrivateKey, change map[st
 	return text
 }
 
+// authority is that of the kubelets' certificates.
+type authority struct {
+	certificate.Pair
+	t *testing.T
+}
+
+func newAuthority(t *testing.T) *authority {
+	return &authority{certificate.Issue(t, nil, x509.Certificate{Subject: pkix.Name{CommonName: "ca"}}), t}
+}
+
+// issue returns a client's certificate and key, PEM, in one text, as kubelet keeps them.
+func (a *authority) issue(name, organization string, until time.Duration, usage ...x509.ExtKeyUsage) []byte {
+	pair := certificate.Issue(a.t, &a.Pair, x509.Certificate{ExtKeyUsage: usage, NotAfter: time.Now().Add(until),
+		Subject: pkix.Name{CommonName: name, Organization: []string{organization}}})
+	return append(pair.Cert, pair.Key...)
+}
+
 // as makes a request to the center with a token or a client certificate. It comes again while the center has no time for
 // it: on a fast machine, the tests use up the budget of unknown tokens.
 func (p *process) as(token string, pair []byte, method, path string, body []byte) (status int, answer string) {
-	p.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; <-time.After(100 * time.Millisecond) {
-		status, answer = p.once(token, pair, method, path, body)
-		if status != http.StatusTooManyRequests || time.Now().After(deadline) {
-			return status, answer
-		}
-	}
-}
-
-func (p *process) once(token string, pair []byte, method, path string, body []byte) (status int, answer string) {
 	p.t.Helper()
 	ca, err := os.ReadFile(filepath.Join(p.dir, "../tls/cert"))
 	must(p.t, err)
@@ -131,7 +140,12 @@ func (p *process) once(token string, pair []byte, method, path string, body []by
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &loaded, nil }
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
-	status, text, err := p.ask(client, token, method, path, "application/cloudevents+json", body)
-	must(p.t, err)
-	return status, string(text)
+	await(p.t, func() error {
+		var text []byte
+		status, text, err = p.ask(client, token, method, path, "application/cloudevents+json", body)
+		must(p.t, err)
+		answer = string(text)
+		return unless(status != http.StatusTooManyRequests, "%s: %s", path, answer)
+	})
+	return status, answer
 }

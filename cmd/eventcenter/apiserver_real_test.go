@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,14 +36,11 @@ func TestRealAPIServer(t *testing.T) {
 	c := newRealCluster(t)
 	files := t.TempDir()
 	ca := newAuthority(t)
-	write := func(name string, text []byte) string {
-		path := filepath.Join(files, name)
-		must(t, os.WriteFile(path, text, 0o600))
-		return path
-	}
-	settings := write("clusters.yaml", fmt.Appendf(nil, `clusters:
+	settings, clientCA := filepath.Join(files, "clusters.yaml"), filepath.Join(files, "ca")
+	must(t, os.WriteFile(clientCA, ca.Cert, 0o600))
+	must(t, os.WriteFile(settings, fmt.Appendf(nil, `clusters:
   - {name: prod, kubeconfig: %q, audience: center, agents: [default/agent], clientCAFile: %q, readers: true, poolLabel: pool}
-`, c.Kubeconfig("center", c.token("center", "", "")), write("ca", pemOf("CERTIFICATE", ca.cert.Raw))))
+`, c.Kubeconfig("center", c.token("center", "", "")), clientCA), 0o600))
 	must(t, os.Mkdir(filepath.Join(files, "tls"), 0o700))
 	writeCertificate(t, filepath.Join(files, "tls"), 1)
 	flags := []string{"--clusters", settings, "--tls-cert", filepath.Join(files, "tls/cert"), "--tls-key",
@@ -53,13 +49,13 @@ func TestRealAPIServer(t *testing.T) {
 	p.knows(t, "node-a", "node-b")
 
 	t.Run("who sends", func(t *testing.T) { c.senders(t, p, ca) })
-	t.Run("who reads", func(t *testing.T) { c.readers(t, p) })
-	t.Run("who subscribes", func(t *testing.T) { c.subscribers(t, p) })
+	t.Run("who reads and subscribes", func(t *testing.T) { c.readers(t, p) })
 	t.Run("agent", func(t *testing.T) { c.agents(t, p, ca) })
 	t.Run("client", c.client)
 	late := c.token("agent", "late-a", "center")
 	c.Stop()
 	t.Run("apiserver away", func(t *testing.T) {
+		forged := c.changed(late, ca.Private, nil)
 		for _, restart := range []bool{false, true} {
 			if restart {
 				p.stop(syscall.SIGTERM)
@@ -68,37 +64,22 @@ func TestRealAPIServer(t *testing.T) {
 			if status, answer := p.as(late, nil, "POST", "/v1/events", mustEncode(raised("node-a", 90))); status != 200 {
 				t.Errorf("restarted %v: %d %s", restart, status, answer)
 			}
-			if status, answer := p.as(c.changed(late, ca.key, nil), nil, "POST", "/v1/events", mustEncode(raised("node-a",
-				91))); status == 200 {
+			if status, answer := p.as(forged, nil, "POST", "/v1/events", mustEncode(raised("node-a", 91))); status == 200 {
 				t.Errorf("restarted %v: a forged token: %d %s", restart, status, answer)
 			}
-			if _, text := p.as(p.token(), nil, "GET", "/metrics", nil); !strings.Contains(text,
-				`eventcenter_identities_total{by="token",cluster="prod",result="unreviewed"} 1`) {
-				t.Errorf("restarted %v: not metered: %s", restart, grep(text, "identities"))
-			}
+			_, metrics := p.as(p.token(), nil, "GET", "/metrics", nil)
+			must(t, contains(metrics, `eventcenter_identities_total{by="token",cluster="prod",result="unreviewed"} 1`))
 		}
 	})
-}
-
-func grep(text, word string) (lines string) {
-	for line := range strings.Lines(text) {
-		if strings.Contains(line, word) {
-			lines += line
-		}
-	}
-	return lines
 }
 
 // knows waits until the center lists these nodes.
 func (p *process) knows(t *testing.T, names ...string) {
 	t.Helper()
-	var out string
-	if !eventually(patience, func() bool {
-		out, _ = cli(t, "nodes", "--dir", p.dir, "--ca", filepath.Join(p.dir, "../tls/cert"))
-		return !slices.ContainsFunc(names, func(name string) bool { return !strings.Contains(out, name) })
-	}) {
-		t.Fatalf("not all of %v in %s; log: %s", names, out, p.log)
-	}
+	await(t, func() error {
+		out, _ := cli(t, "nodes", "--dir", p.dir, "--ca", filepath.Join(p.dir, "../tls/cert"))
+		return contains(out, names...)
+	})
 }
 
 func (c *realCluster) senders(t *testing.T, p *process, ca *authority) {
@@ -128,7 +109,7 @@ func (c *realCluster) senders(t *testing.T, p *process, ca *authority) {
 		{"not yet", c.forged(c.Key, map[string]any{"nbf": time.Now().Add(hour).Unix()}), nil, 401, "not valid before"},
 		{"for ever", c.forged(c.Key, map[string]any{"exp": nil}), nil, 401, "never expires"},
 		{"an earlier node of the name", c.forged(c.Key, map[string]any{"kubernetes.io": earlier}), nil, 403, "earlier Node"},
-		{"forged", c.forged(ca.key, nil), nil, 401, "refuses the token"},
+		{"forged", c.forged(ca.Private, nil), nil, 401, "refuses the token"},
 		{"kubelet", "", ca.issue(node, nodes, hour, client), 200, `"duplicates":1`},
 		{"another kubelet", "", ca.issue("system:node:node-b", nodes, hour, client), 403, "does not speak for its source"},
 		{"a kubelet of no Node", "", ca.issue("system:node:node-c", nodes, hour, client), 403, "has no Node"},
@@ -146,85 +127,66 @@ func (c *realCluster) senders(t *testing.T, p *process, ca *authority) {
 	}
 }
 
+// readers checks that RBAC decides who may read, and who may register, by a verb that readers do not have.
 func (c *realCluster) readers(t *testing.T, p *process) {
-	viewer := c.token("viewer", "", "")
-	for _, test := range []struct {
-		name, token, path string
-		status            int
-	}{
-		{"by RBAC", viewer, "/v1/nodes", 200},
-		{"one node too", viewer, "/v1/nodes/prod/node-a", 200},
-		{"with our audience", c.token("viewer", "", "center"), "/v1/faults", 200},
-		{"a path that RBAC does not name", viewer, "/v1/events", 403},
-		{"nobody", c.token("nobody", "", ""), "/v1/nodes", 403},
-		{"an agent", c.token("agent", "agent-a", "center"), "/v1/nodes", 403},
-		{"for another audience", c.token("viewer", "", "another"), "/v1/nodes", 401},
-		{"a cluster's administrator", "admin", "/v1/events", 200},
-	} {
-		if status, answer := p.as(test.token, nil, "GET", test.path, nil); status != test.status {
-			t.Errorf("%s: %d %s, want %d", test.name, status, answer, test.status)
-		}
-	}
-}
-
-// subscribers checks that RBAC decides who may register: by a verb that readers do not have.
-func (c *realCluster) subscribers(t *testing.T, p *process) {
-	registrar := c.token("registrar", "", "")
+	const subscriptions = "/v1/subscriptions"
+	viewer, registrar := c.token("viewer", "", ""), c.token("registrar", "", "")
+	agent := c.token("agent", "agent-a", "center")
 	for _, test := range []struct {
 		name, token, method, path string
 		status                    int
 	}{
-		{"a reader", c.token("viewer", "", ""), "POST", "/v1/subscriptions", 403},
-		{"an agent", c.token("agent", "agent-a", "center"), "POST", "/v1/subscriptions", 403},
-		{"by RBAC", registrar, "GET", "/v1/subscriptions", 200},
-		{"by RBAC, to a target that nobody permits", registrar, "POST", "/v1/subscriptions", 422},
-		{"pause", registrar, "POST", "/v1/subscriptions/a/pause", 404},
-		{"a verb that RBAC does not name", registrar, "DELETE", "/v1/subscriptions/a", 403},
+		{"by RBAC", viewer, "GET", "/v1/nodes", 200},
+		{"one node too", viewer, "GET", "/v1/nodes/prod/node-a", 200},
+		{"with our audience", c.token("viewer", "", "center"), "GET", "/v1/faults", 200},
+		{"a path that RBAC does not name", viewer, "GET", "/v1/events", 403},
+		{"nobody", c.token("nobody", "", ""), "GET", "/v1/nodes", 403},
+		{"an agent", agent, "GET", "/v1/nodes", 403},
+		{"for another audience", c.token("viewer", "", "another"), "GET", "/v1/nodes", 401},
+		{"a cluster's administrator", "admin", "GET", "/v1/events", 200},
+
+		{"a reader", viewer, "POST", subscriptions, 403},
+		{"an agent", agent, "POST", subscriptions, 403},
+		{"by RBAC", registrar, "GET", subscriptions, 200},
+		{"by RBAC, to a target that nobody permits", registrar, "POST", subscriptions, 422},
+		{"pause", registrar, "POST", subscriptions + "/a/pause", 404},
+		{"a verb that RBAC does not name", registrar, "DELETE", subscriptions + "/a", 403},
 		{"a path that RBAC does not name", registrar, "POST", "/v1/dead-letters/a/b", 403},
-		{"a cluster's administrator", "admin", "DELETE", "/v1/subscriptions/a", 404},
+		{"a cluster's administrator", "admin", "DELETE", subscriptions + "/a", 404},
 	} {
 		status, answer := p.as(test.token, nil, test.method, test.path, []byte(`{"name":"a","url":"https://a.example.com/"}`))
 		if status != test.status {
-			t.Errorf("%s: %d %s, want %d", test.name, status, answer, test.status)
+			t.Errorf("%s: %s %s: %d %s, want %d", test.name, test.method, test.path, status, answer, test.status)
 		}
 	}
 }
 
 // agents runs the agent's real reporter: with a token, and with kubelet's certificate, which is replaced in between.
 func (c *realCluster) agents(t *testing.T, p *process, ca *authority) {
-	dir := t.TempDir()
-	pair := filepath.Join(dir, "kubelet.pem")
-	put := func(name string, text []byte) string {
-		must(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
-		return filepath.Join(dir, name)
+	dir, centerCA := t.TempDir(), filepath.Join(p.dir, "../tls/cert")
+	token, pair := filepath.Join(dir, "token"), filepath.Join(dir, "kubelet.pem")
+	kubelet := func(until time.Duration) {
+		text := ca.issue("system:node:node-b", "system:nodes", until, x509.ExtKeyUsageClientAuth)
+		must(t, os.WriteFile(pair, text, 0o600))
 	}
-	put("kubelet.pem", ca.issue("system:node:node-b", "system:nodes", -time.Hour, x509.ExtKeyUsageClientAuth))
+	must(t, os.WriteFile(token, []byte(c.token("agent", "agent-a", "center")), 0o600))
+	kubelet(-time.Hour)
 	for name, s := range map[string]eventcenter.Settings{
-		"node-a": {TokenFile: put("token", []byte(c.token("agent", "agent-a", "center")))},
-		"node-b": {ClientCertFile: pair, ClientKeyFile: pair},
+		"node-a": {Cluster: "prod", CAFile: centerCA, TokenFile: token},
+		"node-b": {Cluster: "prod", CAFile: centerCA, ClientCertFile: pair, ClientKeyFile: pair},
 	} {
-		s.Endpoints, s.Cluster, s.CAFile = []string{p.url + "/v1/events"}, "prod", filepath.Join(p.dir, "../tls/cert")
-		r := eventcenter.New(eventcenter.Config{Settings: s, Node: name, Boot: "b", Version: "v1", ReadFile: os.ReadFile})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- r.Run(ctx) }()
-		t.Cleanup(func() { cancel(); <-done })
-		r.Update(reporttest.NewWorld().Run("disk", nil, "Of"+name))
+		startAgent(t, p, name, s).Update(reporttest.NewWorld().Run("disk", nil, "Of"+name))
 	}
-	p.hasFault(t, "Ofnode-a")
-	put("kubelet.pem", ca.issue("system:node:node-b", "system:nodes", time.Hour, x509.ExtKeyUsageClientAuth))
-	p.hasFault(t, "Ofnode-b")
-}
-
-func (p *process) hasFault(t *testing.T, reason string) {
-	t.Helper()
-	var answer string
-	if !eventually(patience, func() bool {
-		_, answer = p.as(p.token(), nil, "GET", "/v1/faults", nil)
-		return strings.Contains(answer, reason)
-	}) {
-		t.Errorf("no %s in %s", reason, answer)
+	hasFault := func(reason string) {
+		t.Helper()
+		await(t, func() error {
+			_, answer := p.as(p.token(), nil, "GET", "/v1/faults", nil)
+			return contains(answer, reason)
+		})
 	}
+	hasFault("Ofnode-a")
+	kubelet(time.Hour)
+	hasFault("Ofnode-b")
 }
 
 // client checks the center's view of a cluster: its Nodes as they are added and removed, and their Leases.
@@ -236,36 +198,34 @@ func (c *realCluster) client(t *testing.T) {
 	done := make(chan struct{})
 	go func() { f.Watch(ctx); close(done) }()
 	defer func() { cancel(); <-done }()
-	await := func(what string, is func(all map[string]fleet.Node) bool) {
+	has := func(what string, is func(all map[string]fleet.Node) bool) {
 		t.Helper()
-		if !eventually(patience, func() bool { all, ok := f.Nodes(); return ok && is(all) }) {
+		await(t, func() error {
 			all, ok := f.Nodes()
-			t.Errorf("%s: %v %+v", what, ok, all)
-		}
+			return unless(ok && is(all), "%s: %v %+v", what, ok, all)
+		})
 	}
-	await("listed", func(all map[string]fleet.Node) bool {
+	has("listed", func(all map[string]fleet.Node) bool {
 		return len(all) == 2 && all["node-a"] == fleet.Node{UID: c.uids["node-a"], Pool: "x", Expected: true}
 	})
 	c.create("/api/v1/nodes", `{"kind":"Node","apiVersion":"v1","metadata":{"name":%q,"labels":{
 	 "topology.kubernetes.io/zone":"z"}},"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "node-c")
-	await("created", func(all map[string]fleet.Node) bool {
+	has("created", func(all map[string]fleet.Node) bool {
 		return all["node-c"] == fleet.Node{UID: c.uids["node-c"], Zone: "z"}
 	})
 	if uid, ready, err := f.Ask(ctx, "node-c"); uid != c.uids["node-c"] || ready != "False" || err != nil {
 		t.Errorf("%s %s %v", uid, ready, err)
 	}
 	c.Delete("/api/v1/nodes/node-c")
-	await("deleted", func(all map[string]fleet.Node) bool { return len(all) == 2 })
+	has("deleted", func(all map[string]fleet.Node) bool { return len(all) == 2 })
 	if uid, _, err := f.Ask(ctx, "node-c"); uid != "" || err != nil {
 		t.Errorf("%s %v", uid, err)
 	}
 	c.create("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", `{"kind":"Lease",
 	 "apiVersion":"coordination.k8s.io/v1","metadata":{"name":%q},"spec":{"renewTime":"2026-01-02T03:04:05.678901Z"}}`, "node-a")
-	if !eventually(patience, func() bool { // the apiserver's cache lags slightly
+	await(t, func() error { // the apiserver's cache lags slightly
 		leases, err := f.Leases(ctx)
 		must(t, err)
-		return leases["node-a"].Equal(time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC))
-	}) {
-		t.Error("no Lease")
-	}
+		return unless(leases["node-a"].Equal(time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)), "%v", leases)
+	})
 }

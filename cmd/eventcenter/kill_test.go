@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
@@ -47,28 +48,23 @@ func (l *load) send(p *process) {
 		senders.Go(func() {
 			for !l.over.Load() {
 				time.Sleep(l.pause)
-				first, node := l.next[i]+1, fmt.Sprint(l.names, i)
-				e := raised(node, first)
-				batch := append([]byte("["), mustEncode(e)...)
-				for n := range uint64(9) {
-					batch = append(append(batch, ','), mustEncode(raised(node, first+n+1))...)
+				node, events := fmt.Sprint(l.names, i), make([]event.Event, 10)
+				for n := range events {
+					events[n] = raised(node, l.next[i]+uint64(n)+1)
 				}
-				status, _, err := p.do(http.MethodPost, "/v1/events", "application/cloudevents-batch+json", append(batch, ']'))
-				if err != nil {
-					return
-				}
-				if status == http.StatusTooManyRequests {
+				status, _, err := p.do(http.MethodPost, "/v1/events", event.BatchMediaType, batch(events...))
+				if err != nil || status == http.StatusTooManyRequests {
 					return
 				}
 				if status != http.StatusOK {
 					continue
 				}
 				l.mu.Lock()
-				for n := range uint64(10) {
-					l.acked[node+"/"+raised(node, first+n).ID()] = true
+				for _, e := range events {
+					l.acked[node+"/"+e.ID()] = true
 				}
 				l.mu.Unlock()
-				l.next[i] += 10
+				l.next[i] += uint64(len(events))
 			}
 		})
 	}
@@ -86,17 +82,24 @@ func (l *load) count() int {
 func (l *load) wait(t *testing.T, more int) {
 	t.Helper()
 	begun := l.count()
-	if !eventually(patience, func() bool { return l.count() >= begun+more }) {
-		t.Fatal("the center acknowledges nothing for two minutes")
-	}
+	await(t, func() error {
+		return unless(l.count() >= begun+more, "the center acknowledges only %d events", l.count()-begun)
+	})
 }
 
-func mustEncode(e interface{ Encode() ([]byte, error) }) []byte {
-	data, err := e.Encode()
-	if err != nil {
-		return []byte(err.Error())
+// begin sends in the background, also after a request has failed, until end is called.
+func (l *load) begin(p *process) (end func()) {
+	l.over.Store(false)
+	var running sync.WaitGroup
+	running.Go(func() {
+		for !l.over.Load() {
+			l.send(p)
+		}
+	})
+	return func() {
+		l.over.Store(true)
+		running.Wait()
 	}
-	return data
 }
 
 // A center killed at any moment has every acknowledged event exactly once, in strictly increasing offsets. A subscriber
@@ -113,10 +116,10 @@ func TestKilled(t *testing.T) {
 		life = func() time.Duration { return 1500*time.Millisecond + rand.N(time.Second) }
 	}
 	dir := t.TempDir()
-	sub := &follower{t: t, last: "0"}
-	h := newWebhook(t)
-	h.ordered, h.kills = true, true
-	h.refuse = func(string) bool { return rand.IntN(50) == 0 }
+	sub := &follower{t: t, last: "0", seen: map[string]int{}}
+	h := newWebhook(t, true)
+	h.Killed = true
+	h.refuses(func(string) bool { return rand.IntN(50) == 0 })
 	file := h.settings("subscriptions: [{name: all, url: '" + h.url + "/hook'}]\n")
 	kills := 0
 	for ; kills < rounds || time.Now().Before(end); kills++ {
@@ -131,9 +134,7 @@ func TestKilled(t *testing.T) {
 		cancel()
 		running.Wait()
 	}
-	h.mu.Lock()
-	h.refuse = nil
-	h.mu.Unlock()
+	h.Answers(nil)
 	p := start(t, dir, "--subscriptions", file)
 	stored := readAll(t, p)
 	l.once(t, stored)
@@ -161,10 +162,10 @@ func readAll(t *testing.T, p *process) map[string]int {
 	t.Helper()
 	stored, last := map[string]int{}, uint64(0)
 	for {
-		status, body, err := p.do(http.MethodGet, fmt.Sprint("/v1/events?limit=1000&after=", last), "", nil)
 		var answer api.List
-		if err != nil || status != http.StatusOK || json.Unmarshal(body, &answer) != nil || len(answer.Gaps) > 0 {
-			t.Fatalf("%d %v: %.500s", status, err, body)
+		must(t, p.get(fmt.Sprint("/v1/events?limit=1000&after=", last), &answer))
+		if len(answer.Gaps) > 0 {
+			t.Fatal(answer.Gaps)
 		}
 		for _, i := range answer.Events {
 			var e struct{ ID, Partitionkey string }
@@ -200,14 +201,8 @@ func (f *follower) once(t *testing.T, p *process, newest int) {
 
 // follow reads the stream until it ends, or until this many offsets were seen.
 func (f *follower) follow(ctx context.Context, p *process, enough int) {
-	if f.seen == nil {
-		f.seen = map[string]int{}
-	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/v1/events", nil)
-	if err != nil {
-		f.t.Error(err)
-		return
-	}
+	must(f.t, err)
 	request.Header.Set("Authorization", "Bearer "+p.token())
 	request.Header.Set("Accept", "text/event-stream")
 	request.Header.Set("Last-Event-ID", f.last)

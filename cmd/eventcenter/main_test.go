@@ -2,208 +2,29 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
-	"io"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 	"github.com/nodeagent/nodeagent/pkg/web/command"
+	"github.com/nodeagent/nodeagent/test/loopback"
 )
-
-// TestMain lets the test binary act as the program itself: tests start it as a separate process.
-func TestMain(m *testing.M) {
-	if os.Getenv("EVENTCENTER_TEST_MAIN") != "" {
-		main()
-	}
-	os.Exit(m.Run())
-}
-
-// process is a running "eventcenter serve".
-type process struct {
-	t   testing.TB
-	dir string
-	cmd *exec.Cmd
-	url string
-	log *syncedLog
-
-	client *http.Client // nil: the default one
-}
-
-// syncedLog collects the output of processes, for concurrent reads.
-type syncedLog struct {
-	mu   sync.Mutex // guards text
-	text []byte
-}
-
-func (l *syncedLog) Write(data []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text = append(l.text, data...)
-	return len(data), nil
-}
-
-func (l *syncedLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return string(l.text)
-}
-
-func program(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	cmd.Env = append(os.Environ(), "EVENTCENTER_TEST_MAIN=1")
-	return cmd
-}
-
-func start(t testing.TB, dir string, flags ...string) *process {
-	t.Helper()
-	return startAs(t, os.Args[0], dir, flags...)
-}
-
-// launch starts a center, without waiting for it.
-func launch(t testing.TB, binary, dir, address string, flags ...string) *process {
-	t.Helper()
-	p := &process{t: t, dir: dir, log: &syncedLog{}, url: "http://" + address}
-	p.cmd = program(context.Background(), append([]string{"serve", "--dir", dir, "--listen", address}, flags...)...)
-	p.cmd.Path, p.cmd.Stderr = binary, p.log
-	must(t, p.cmd.Start())
-	t.Cleanup(func() { p.stop(syscall.SIGKILL) })
-	return p
-}
-
-// startAs is start for another build of the program.
-func startAs(t testing.TB, binary, dir string, flags ...string) *process {
-	t.Helper()
-	_ = os.Remove(filepath.Join(dir, "address"))
-	p := launch(t, binary, dir, "127.0.0.1:0", flags...)
-	if !eventually(patience, func() bool {
-		text, err := os.ReadFile(filepath.Join(dir, "address"))
-		p.url = strings.TrimSpace(string(text))
-		return err == nil && len(text) > 0
-	}) {
-		p.stop(syscall.SIGKILL)
-		t.Fatalf("it does not say its address: %s", p.log)
-	}
-	return p
-}
-
-// eventually waits until is returns true, and reports whether that happens in time.
-func eventually(within time.Duration, is func() bool) bool {
-	for end := time.Now().Add(within); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			return false
-		}
-	}
-	return true
-}
-
-func (p *process) stop(signal syscall.Signal) {
-	if p.cmd.ProcessState == nil {
-		_ = p.cmd.Process.Signal(signal)
-		_ = p.cmd.Wait()
-	}
-}
-
-// token returns the local token.
-func (p *process) token() string {
-	text, err := os.ReadFile(filepath.Join(p.dir, "token"))
-	if err != nil {
-		p.t.Error(err)
-	}
-	return strings.TrimSpace(string(text))
-}
-
-// do sends a request with the local token.
-func (p *process) do(method, path, media string, body []byte) (int, []byte, error) {
-	return p.ask(cmp.Or(p.client, http.DefaultClient), p.token(), method, path, media, body)
-}
-
-// ask sends a request with a token, if any.
-func (p *process) ask(client *http.Client, token, method, path, media string, body []byte) (int, []byte, error) {
-	request, err := http.NewRequestWithContext(context.Background(), method, p.url+path, bytes.NewReader(body))
-	if err != nil {
-		return 0, nil, err
-	}
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
-	request.Header.Set("Content-Type", media)
-	response, err := client.Do(request)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	return response.StatusCode, text, err
-}
-
-func (p *process) post(events ...event.Event) error {
-	var texts []json.RawMessage
-	for _, e := range events {
-		text, err := e.Encode()
-		if err != nil {
-			return err
-		}
-		texts = append(texts, text)
-	}
-	body, err := json.Marshal(texts)
-	if err != nil {
-		return err
-	}
-	status, answer, err := p.do(http.MethodPost, "/v1/events", "application/cloudevents-batch+json", body)
-	if err == nil && status != http.StatusOK {
-		err = fmt.Errorf("%d: %s", status, answer)
-	}
-	return err
-}
-
-// newest returns the newest offset.
-func (p *process) newest() (uint64, error) {
-	var answer api.List
-	status, body, err := p.do(http.MethodGet, "/v1/events?limit=1", "", nil)
-	if err == nil {
-		err = json.Unmarshal(body, &answer)
-	}
-	if err != nil || status != http.StatusOK {
-		return 0, fmt.Errorf("%d: %s: %w", status, body, err)
-	}
-	return answer.Newest, nil
-}
-
-const exitFine, exitProblems, exitCouldNotTell = command.Fine, command.Problems, command.CouldNotTell
-
-const testStream = "01J9ZZZZZZZZZZZZZZZZZZZZZZ"
-
-func raised(node string, sequence uint64) event.Event {
-	fault := event.Fault{ID: "x", Check: "dns", Subject: finding.Subject{Kind: "server", Name: fmt.Sprint(sequence)},
-		Severity: finding.Warning, Reason: "Slow", Message: "the name server is slow"}
-	return event.Event{Type: event.FaultRaised, Cluster: "prod", Node: node, Time: time.Unix(1, 0).UTC(),
-		Severity: finding.Warning, Stream: testStream, Sequence: sequence, Data: fault,
-		Subject: event.Subject{Check: "dns", Reason: "Slow", Kind: "server", Name: fmt.Sprint(sequence)}}
-}
-
-// cli runs a verb and returns its output and exit code.
-func cli(t *testing.T, args ...string) (string, int) {
-	t.Helper()
-	cmd := program(t.Context(), args...)
-	out, err := cmd.CombinedOutput()
-	if _, exited := err.(*exec.ExitError); err != nil && !exited { //nolint:errorlint // Run wraps nothing
-		t.Fatal(err)
-	}
-	return string(out), cmd.ProcessState.ExitCode()
-}
 
 func TestVerbs(t *testing.T) {
 	dir := t.TempDir()
@@ -246,13 +67,8 @@ func TestVerbs(t *testing.T) {
 		{[]string{"serve", "--listen", ":0"}, exitCouldNotTell, []string{"needs --tls-cert"}},
 	} {
 		out, code := cli(t, append(test.args, "--dir", dir)...)
-		if code != test.code {
-			t.Errorf("%v: exit code %d, want %d: %s", test.args, code, test.code, out)
-		}
-		for _, want := range test.want {
-			if !strings.Contains(out, want) {
-				t.Errorf("%v: no %q in\n%s", test.args, want, out)
-			}
+		if err := contains(out, test.want...); code != test.code || err != nil {
+			t.Errorf("%v: exit code %d, want %d: %v", test.args, code, test.code, err)
 		}
 		if strings.ContainsAny(out, "\x1b\r") {
 			t.Errorf("%v: control characters in %q", test.args, out)
@@ -264,6 +80,52 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
+// A pod's thirty cgroups are one line, and no name fills the screen.
+func TestEventsAreFolded(t *testing.T) {
+	item := func(offset uint64, kind, subject, message string) api.Item {
+		text, err := json.Marshal(map[string]any{"type": "io.github.nodeagent." + kind, "severity": "info",
+			"partitionkey": "n", "subject": subject, "data": map[string]string{"message": message}})
+		must(t, err)
+		return api.Item{Offset: offset, Event: text}
+	}
+	id := strings.Repeat("0123456789abcdef", 4)
+	var got []string
+	for _, row := range folded([]api.Item{
+		item(1, "fault.raised.v1", "disk/Readonly/filesystem/%2Fdata", "takes no writes"),
+		item(2, "leftover.gone.v1", "leftovers/LeftoverGone/sandbox/"+id, "gone"),
+		item(3, "leftover.gone.v1", "leftovers/LeftoverGone/cgroup/%2Fa", "gone"),
+		item(4, "leftover.gone.v1", "leftovers/LeftoverGone/cgroup/%2Fb", "gone"),
+		item(5, "agent.started.v1", "", ""), item(6, "agent.started.v1", "", ""),
+		item(7, "leftover.gone.v1", "leftovers/LeftoverGone/cgroup/"+strings.Repeat("x", 1000), strings.Repeat("y", 1000)),
+	}) {
+		cells := strings.Split(row, "\t")
+		got = append(got, strings.Join(append(cells[:1], cells[2:]...), "|"))
+	}
+	x, y := strings.Repeat("x", 1000), strings.Repeat("y", 60)
+	want := []string{
+		"1|fault.raised.v1|info|n|disk Readonly filesystem /data|takes no writes",
+		"2|leftover.gone.v1|info|n|leftovers sandbox 0123456789abc|gone",
+		"3|leftover.gone.v1|info|n|leftovers cgroup /a and 1 more|gone",
+		"5|agent.started.v1|info|n||", "6|agent.started.v1|info|n||",
+		"7|leftover.gone.v1|info|n|leftovers cgroup " + x[:23] + "…" + x[:40] + "|" + y + "…" + y,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A report has leftovers for a hundred ended pods, and the parts that it lacks.
+func TestReportAsText(t *testing.T) {
+	perHundred := 1.5
+	r := report.Report{Missing: []string{"one", "another"}, Leftovers: report.Leftovers{PodsEnded: 200, PerHundred: &perHundred}}
+	var text strings.Builder
+	cmd := &cobra.Command{}
+	cmd.SetOut(&text)
+	o := command.Asker{Templates: verbTexts, Functions: functions()}
+	must(t, o.Print(cmd, "report", r, nil))
+	must(t, contains(text.String(), "NOT COUNTED: one, another\n", "leftovers           1.50  for a hundred of 200 pods"))
+}
+
 // A backup of a running center is restored unchanged; the journal gets another UUID.
 func TestBackupRestore(t *testing.T) {
 	dir, archive, restored := t.TempDir(), filepath.Join(t.TempDir(), "b.tar"), filepath.Join(t.TempDir(), "r")
@@ -272,49 +134,95 @@ func TestBackupRestore(t *testing.T) {
 	p.stop(syscall.SIGTERM) // writes a checkpoint
 	p = start(t, dir)
 	must(t, p.post(raised("node-1", 3)))
-	if out, code := cli(t, "backup", archive, "--dir", dir); code != exitFine {
-		t.Fatal(out)
+	expect(t, exitFine, "", "backup", archive, "--dir", dir)
+	expect(t, exitFine, "", "restore", archive, "--dir", restored)
+	expect(t, exitCouldNotTell, "there is a journal already", "restore", archive, "--dir", restored)
+	before, uuid := p.contents("/v1/faults")
+	after, another := start(t, restored).contents("/v1/faults")
+	if diff := cmp.Diff(before, after); diff != "" || uuid == another {
+		t.Errorf("the journal is %s, was %s\n%s", another, uuid, diff)
 	}
-	if out, code := cli(t, "restore", archive, "--dir", restored); code != exitFine {
-		t.Fatal(out)
-	}
-	if out, code := cli(t, "restore", archive, "--dir", restored); code != exitCouldNotTell ||
-		!strings.Contains(out, "there is a journal already") {
-		t.Errorf("restored over a journal: %d %s", code, out)
-	}
-	before, _ := cli(t, "faults", "-o", "json", "--dir", dir)
-	start(t, restored)
-	after, _ := cli(t, "faults", "-o", "json", "--dir", restored)
-	cut := func(s string) string { // without the UUID
-		head, rest, _ := strings.Cut(s, `"journal":"`)
-		_, tail, _ := strings.Cut(rest, `"`)
-		return head + tail
-	}
-	if before == after || cut(before) != cut(after) || !strings.Contains(after, `"total":3`) {
-		t.Errorf("before %s\nafter %s", before, after)
-	}
-	if out, _ := cli(t, "report", "daily", "-o", "json", "--dir", restored); !strings.Contains(out, `"found":3`) {
-		t.Errorf("the report is another one: %s", out)
-	}
+	expect(t, exitProblems, `"found":3`, "report", "daily", "-o", "json", "--dir", restored)
 	data, err := os.ReadFile(archive)
 	must(t, err)
-	at := bytes.Index(data, []byte("SQLite format 3")) + 4000
-	for name, damaged := range map[string][]byte{"cut off": data[:len(data)/2],
-		"another byte": append(append(bytes.Clone(data[:at]), data[at]^1), data[at+1:]...)} {
+	flipped := bytes.Clone(data)
+	flipped[bytes.Index(data, []byte("SQLite format 3"))+4000] ^= 1
+	for name, damaged := range map[string][]byte{"cut off": data[:len(data)/2], "another byte": flipped} {
 		must(t, os.WriteFile(archive, damaged, 0o600))
 		empty := filepath.Join(t.TempDir(), "e")
-		if out, code := cli(t, "restore", archive, "--dir", empty); code != exitCouldNotTell {
-			t.Errorf("%s: %s", name, out)
-		}
+		expect(t, exitCouldNotTell, "", "restore", archive, "--dir", empty)
 		if _, err := os.Stat(filepath.Join(empty, "journal")); err == nil {
 			t.Errorf("%s: a journal was made", name)
 		}
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
+// agent is the agent's real reporter, sending to a center.
+type agent struct {
+	*eventcenter.Reporter
+	stop func()
+}
+
+func startAgent(t *testing.T, p *process, node string, s eventcenter.Settings) *agent {
+	s.Endpoints = []string{p.url + "/v1/events"}
+	r := eventcenter.New(eventcenter.Config{Settings: s, Node: node, Boot: "b", Version: "v1", Checks: []string{"disk"},
+		ReadFile: os.ReadFile})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	a := &agent{Reporter: r, stop: sync.OnceFunc(func() { cancel(); <-done })}
+	t.Cleanup(a.stop)
+	return a
+}
+
+// faults waits until the center has exactly these reasons on the node.
+func (p *process) faults(want ...string) {
+	p.t.Helper()
+	await(p.t, func() error {
+		var answer struct {
+			Faults []struct{ Reason string }
+		}
+		err := p.get("/v1/faults?cluster=c&node=n", &answer)
+		got := []string{}
+		for _, f := range answer.Faults {
+			got = append(got, f.Reason)
+		}
+		return unless(err == nil && slices.Equal(want, got), "faults %v, want %v: %v; log: %s", got, want, err, p.log)
+	})
+}
+
+// The real agent's reporter and the real center: a fault starts and ends, the center is killed in between, and a
+// restarted agent ends faults that it no longer finds.
+func TestAgentAndCenter(t *testing.T) {
+	dir := t.TempDir()
+	p := start(t, dir, "--listen", loopback.Free(t))
+	s := eventcenter.Settings{Cluster: "c", TokenFile: filepath.Join(dir, "token")}
+	a, w := startAgent(t, p, "n", s), reporttest.NewWorld()
+	a.Update(w.Run("disk", nil, "DiskReadonly"))
+	p.faults("DiskReadonly")
+	a.Update(w.Run("disk", nil))
+	p.faults()
+	p.stop(syscall.SIGKILL)
+	a.Update(w.Run("disk", nil, "DiskGone")) // while the center is down
+	address := strings.TrimPrefix(p.url, "http://")
+	p = start(t, dir, "--listen", address)
+	p.faults("DiskGone")
+	a.stop()
+	b := startAgent(t, p, "n", s)
+	b.Update(finding.State{"disk": {Status: finding.StatusHealthy}}, nil)
+	p.faults()
+	p.validEvents()
+}
+
+// validEvents demands that all events in the journal, of agents and of the center itself, match their schemas.
+func (p *process) validEvents() {
+	p.t.Helper()
+	var answer api.List
+	must(p.t, p.get("/v1/events?limit=1000", &answer))
+	if len(answer.Events) == 0 {
+		p.t.Error("no events")
+	}
+	for _, e := range answer.Events {
+		must(p.t, schematest.Problem(e.Event))
 	}
 }

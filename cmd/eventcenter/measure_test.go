@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"database/sql"
 	"errors"
 	"flag"
@@ -12,12 +11,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -79,13 +79,10 @@ func row(what, goal, format string, args ...any) {
 // made at once takes a while.
 func (p *process) settled() {
 	p.t.Helper()
-	if !eventually(patience, func() bool {
-		status, _, err := p.do(http.MethodGet, "/v1/reports/daily?date=today", "", nil)
+	await(p.t, func() error {
 		logs, _ := filepath.Glob(filepath.Join(p.dir, "journal", "*-wal")) // the pattern is well-formed
-		return err == nil && status == http.StatusOK && len(logs) < 2
-	}) {
-		p.t.Fatalf("the history is not counted, or its files are not sealed: %s", p.log)
-	}
+		return errors.Join(p.has("/v1/reports/daily?date=today", http.StatusOK), unless(len(logs) < 2, "not sealed: %v", logs))
+	})
 }
 
 // sqliteAlone measures durable commits of one row of 1 KiB in a file.
@@ -124,9 +121,7 @@ func (p *process) atRest() {
 		for i := range q.times {
 			path := strings.Replace(q.path, nodeName, fmt.Sprintf(nodeName, i*37%fleetNodes), 1)
 			begun := time.Now()
-			if status, body, err := p.do(http.MethodGet, path, "", nil); err != nil || status != http.StatusOK {
-				p.t.Fatalf("%s: %d %.200s %v", path, status, body, err)
-			}
+			must(p.t, p.has(path, http.StatusOK))
 			took = append(took, time.Since(begun))
 		}
 		row(q.what+", p50 / p99", q.goal, "%s", took)
@@ -138,14 +133,11 @@ func (p *process) atRest() {
 // usage returns the resident memory of the center in MiB, and its processor time.
 func (p *process) usage() (resident float64, cpu time.Duration) {
 	p.t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	proc, err := procfs.NewProc(p.cmd.Process.Pid)
 	must(p.t, err)
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+2:])) // from the third on: see proc(5)
-	user, err1 := strconv.Atoi(fields[11])
-	system, err2 := strconv.Atoi(fields[12])
-	pages, err3 := strconv.Atoi(fields[21])
-	must(p.t, errors.Join(err1, err2, err3))
-	return float64(pages*os.Getpagesize()) / (1 << 20), time.Duration(user+system) * 10 * time.Millisecond
+	stat, err := proc.Stat()
+	must(p.t, err)
+	return float64(stat.ResidentMemory()) / (1 << 20), time.Duration(stat.CPUTime() * float64(time.Second))
 }
 
 // figure summarizes many durations.
@@ -193,14 +185,9 @@ func makeHistory(t *testing.T, dir string, perDay int) (events int) {
 // pastEvent is an event of a node: a change every third day, otherwise a snapshot of its state.
 func pastEvent(t *testing.T, n, step, perDay int, sequence uint64, now time.Time) journal.Event {
 	t.Helper()
-	var e event.Event
-	switch (step + n) % (3 * perDay) {
-	case 0:
-		e = changed(n, sequence, true, now)
-	case 1:
-		e = changed(n, sequence, n%20 == 0, now)
-	default:
-		e = changed(n, sequence, true, now)
+	turn := (step + n) % (3 * perDay)
+	e := changed(n, sequence, turn != 1 || n%20 == 0, now)
+	if turn > 1 {
 		state := event.Snapshot{AsOf: event.Sequence(sequence - 1), Of: e.Stream, Part: 1, End: true, Faults: []event.Fault{},
 			Leftovers: []event.Activity{}, Unknown: []string{}, PodsEnded: &sequence}
 		if n%20 == 0 {
@@ -261,13 +248,14 @@ func (a *answers) note(reason string, stored int, took time.Duration) {
 func (n *fleetNode) send(events int, due time.Time, to *answers) {
 	n.sending.Lock()
 	defer n.sending.Unlock()
-	batch := []byte("[")
-	for i := range events {
+	changes := make([]event.Event, events)
+	for i := range changes {
 		n.sequence++
-		batch = append(append(batch, mustEncode(changed(n.number, n.sequence, n.sequence%2 == 1, due))...), ",]"[(i+1)/events])
+		changes[i] = changed(n.number, n.sequence, n.sequence%2 == 1, due)
 	}
+	body := batch(changes...)
 	for n.t.Context().Err() == nil {
-		status, _, _ := n.do(http.MethodPost, "/v1/events", event.BatchMediaType, batch) // 0: no answer
+		status, _, _ := n.do(http.MethodPost, "/v1/events", event.BatchMediaType, body) // 0: no answer
 		if status == http.StatusOK {
 			to.note("", events, time.Since(due))
 			return

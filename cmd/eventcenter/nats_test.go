@@ -1,18 +1,19 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
 	"github.com/nodeagent/nodeagent/test/need"
@@ -44,7 +45,7 @@ func startNATS(t *testing.T) *natsServers {
 			"jetstream { store_dir: %q, sync_interval: always }\ntls { cert_file: %q, key_file: %q }\n"+
 			"cluster { name: c, listen: %q, routes: [nats://%s] }\n%s", i, n.client[i], filepath.Join(dir, fmt.Sprint("js", i)),
 			n.ca, filepath.Join(dir, "key"), routes[i], strings.Join(routes[:], ", nats://"), accounts)
-		n.write(n.conf[i], text)
+		must(t, os.WriteFile(n.conf[i], []byte(text), 0o600))
 		n.start(i)
 		t.Cleanup(func() { n.kill(i) })
 	}
@@ -52,50 +53,41 @@ func startNATS(t *testing.T) *natsServers {
 	return n
 }
 
-func (n *natsServers) write(name, text string) {
-	n.t.Helper()
-	must(n.t, os.WriteFile(name, []byte(text), 0o600))
-}
-
 // accounts makes the keys of an operator, of the center's account, and of an unknown one.
 func (n *natsServers) accounts(dir string) (conf string) {
 	n.t.Helper()
-	var problems []error
 	pair := func(kp nkeys.KeyPair, err error) (nkeys.KeyPair, string) {
-		problems = append(problems, err)
+		must(n.t, err)
 		public, err := kp.PublicKey()
-		problems = append(problems, err)
+		must(n.t, err)
 		return kp, public
 	}
-	signed := func(c interface {
-		Encode(kp nkeys.KeyPair) (string, error)
-	}, by nkeys.KeyPair) string {
+	signed := func(c jwt.Claims, by nkeys.KeyPair) string {
 		text, err := c.Encode(by)
-		problems = append(problems, err)
+		must(n.t, err)
 		return text
+	}
+	credentials := func(of nkeys.KeyPair, name string) string {
+		user, userKey := pair(nkeys.CreateUser())
+		seed, err := user.Seed()
+		must(n.t, err)
+		text, err := jwt.FormatUserConfig(signed(jwt.NewUserClaims(userKey), of), seed)
+		must(n.t, err)
+		name = filepath.Join(dir, name)
+		must(n.t, os.WriteFile(name, text, 0o600))
+		return name
 	}
 	operator, operatorKey := pair(nkeys.CreateOperator())
 	_, systemKey := pair(nkeys.CreateAccount())
 	account, accountKey := pair(nkeys.CreateAccount())
 	stranger, _ := pair(nkeys.CreateAccount())
-	claims := jwt.NewOperatorClaims(operatorKey)
+	n.credentials, n.strangers = credentials(account, "center.creds"), credentials(stranger, "stranger.creds")
+	claims, limits := jwt.NewOperatorClaims(operatorKey), jwt.NewAccountClaims(accountKey)
 	claims.SystemAccount = systemKey
-	limits := jwt.NewAccountClaims(accountKey)
 	limits.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
-	conf = fmt.Sprintf("operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: {\n%s: %s\n%s: %s\n}\n",
+	return fmt.Sprintf("operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: {\n%s: %s\n%s: %s\n}\n",
 		signed(claims, operator), systemKey, systemKey, signed(jwt.NewAccountClaims(systemKey), operator), accountKey,
 		signed(limits, operator))
-	credentials := func(of nkeys.KeyPair, name string) string {
-		user, userKey := pair(nkeys.CreateUser())
-		seed, err := user.Seed()
-		text, formatErr := jwt.FormatUserConfig(signed(jwt.NewUserClaims(userKey), of), seed)
-		problems = append(problems, err, formatErr)
-		n.write(filepath.Join(dir, name), string(text))
-		return filepath.Join(dir, name)
-	}
-	n.credentials, n.strangers = credentials(account, "center.creds"), credentials(stranger, "stranger.creds")
-	must(n.t, errors.Join(problems...))
-	return conf
 }
 
 func (n *natsServers) start(i int) {
@@ -119,8 +111,9 @@ func (n *natsServers) kill(i int) {
 // replicas writes the settings file of a replica.
 func (n *natsServers) replicas(i int, credentials string) string {
 	name := filepath.Join(n.t.TempDir(), "replicas.yaml")
-	n.write(name, fmt.Sprintf("journal: jetstream\nname: replica-%d\n"+
-		"nats: {url: %q, credentialsFile: %q, caFile: %q}\n", i, n.url, credentials, n.ca))
+	text := fmt.Sprintf("journal: jetstream\nname: replica-%d\nnats: {url: %q, credentialsFile: %q, caFile: %q}\n", i, n.url,
+		credentials, n.ca)
+	must(n.t, os.WriteFile(name, []byte(text), 0o600))
 	return name
 }
 
@@ -137,8 +130,7 @@ func TestOutsideNATS(t *testing.T) {
 	})
 	stranger := startUnready(t, t.TempDir(), "--replicas", n.replicas(3, n.strangers))
 	l := newLoad(8)
-	var running sync.WaitGroup
-	running.Go(func() { l.send(r.all[0]) })
+	end := l.begin(r.all[0])
 	l.wait(t, 100)
 	n.kill(0)
 	l.wait(t, 100)
@@ -147,65 +139,93 @@ func TestOutsideNATS(t *testing.T) {
 	for i := range n.all {
 		n.kill(i)
 	}
-	away := raised("away", 1)
-	if err := r.all[1].post(away); err == nil || !strings.Contains(err.Error(), "503") {
-		t.Errorf("without NATS: %v", err)
-	}
-	for path, want := range map[string]int{"/healthz": http.StatusOK, "/v1/faults": http.StatusOK,
-		"/v1/events": http.StatusOK} {
-		if status, body, err := r.all[1].do(http.MethodGet, path, "", nil); err != nil || status != want {
-			t.Errorf("%s: %d %.300s %v", path, status, body, err)
-		}
-	}
-	r.notReady(r.all[1], "no connection to NATS")
+	r.all[1].writesNothing("no connection to NATS")
 	for i := range n.all {
 		n.start(i)
 	}
 	l.wait(t, 100)
-	l.over.Store(true)
-	running.Wait()
+	end()
 	r.once(l)
 	for i, p := range r.all {
-		if err := p.post(raised(fmt.Sprint("back-", i), 1)); err != nil {
-			t.Errorf("replica %d: %v", i, err)
-		}
+		must(t, p.post(raised(fmt.Sprint("back-", i), 1)))
 	}
-	r.notReady(stranger, "Authorization Violation")
+	stranger.await(http.StatusServiceUnavailable, "Authorization Violation")
 	good, err := os.ReadFile(n.credentials)
 	must(t, err)
-	n.write(n.strangers, string(good)) // renew the credentials
+	must(t, os.WriteFile(n.strangers, good, 0o600)) // renew the credentials
 	stranger.await(http.StatusOK)
 	stranger.stop(syscall.SIGTERM)
 }
 
-// notReady waits until a center reports that it is not ready, with a reason.
-func (r *threeReplicas) notReady(p *process, why string) {
-	r.t.Helper()
-	var status int
-	var body []byte
-	if !eventually(patience, func() (is bool) {
-		var err error
-		status, body, err = p.do(http.MethodGet, "/readyz", "", nil)
-		return err == nil && status == http.StatusServiceUnavailable && strings.Contains(string(body), why)
-	}) {
-		r.t.Errorf("ready, or without the reason %q: %d %s\n%s", why, status, body, p.log)
+// writesNothing demands that a center refuses events, answers reads, and is not ready for a reason.
+func (p *process) writesNothing(why string) {
+	p.t.Helper()
+	if err := p.post(raised("away", 1)); err == nil || !strings.Contains(err.Error(), "503") {
+		p.t.Errorf("an event is taken: %v", err)
 	}
-	r.t.Logf("not ready: %s", body)
+	for _, path := range []string{"/healthz", "/v1/faults", "/v1/events"} {
+		must(p.t, p.has(path, http.StatusOK))
+	}
+	p.await(http.StatusServiceUnavailable, why)
 }
 
-// await waits for a status of /readyz.
-func (p *process) await(want int) {
+// await waits for an answer of /readyz.
+func (p *process) await(status int, texts ...string) {
 	p.t.Helper()
-	if !eventually(patience, func() bool {
-		status, _, err := p.do(http.MethodGet, "/readyz", "", nil)
-		return err == nil && status == want
-	}) {
-		p.t.Errorf("not %d\n%s", want, p.log)
-	}
+	await(p.t, func() error { return p.has("/readyz", status, texts...) })
 }
 
 // startUnready starts a center that will not become ready, on an address of its own.
 func startUnready(t *testing.T, dir string, flags ...string) *process {
 	t.Helper()
 	return launch(t, os.Args[0], dir, freeAddress(t), flags...)
+}
+
+// A subject of a foreign NATS cluster is a subscription, over TLS and with an account: its stream has each event once,
+// even events from while the center's server was away. If the credentials are refused, the status shows it.
+func TestNATSSubject(t *testing.T) {
+	need.Flag(t, *long, "-long")
+	n := startNATS(t)
+	conn, err := nats.Connect(n.url, nats.UserCredentials(n.credentials), nats.RootCAs(n.ca), nats.MaxReconnects(-1),
+		nats.RetryOnFailedConnect(true), nats.ReconnectWait(100*time.Millisecond))
+	must(t, err)
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	must(t, err)
+	await(t, func() error {
+		_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "FLEET", Subjects: []string{"fleet.>"}, Replicas: 3})
+		return err
+	})
+	dir := t.TempDir()
+	secret, file := filepath.Join(dir, "secret"), filepath.Join(dir, "subscriptions.yaml")
+	must(t, os.WriteFile(secret, []byte("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n"), 0o600))
+	settings := "targets:\n"
+	for i, credentials := range []string{n.credentials, n.strangers} {
+		settings += fmt.Sprintf("  - {url: 'tls://%s/fleet', secretFile: %q, credentialsFile: %q, caFile: %q, "+
+			"addresses: [127.0.0.0/8]}\n", n.client[i], secret, credentials, n.ca)
+	}
+	settings += fmt.Sprintf("subscriptions:\n  - {name: a, url: 'tls://%s/fleet.a'}\n"+
+		"  - {name: stranger, url: 'tls://%s/fleet.b'}\n", n.client[0], n.client[1])
+	must(t, os.WriteFile(file, []byte(settings), 0o600))
+	p := start(t, t.TempDir(), "--subscriptions", file)
+	arrive := func(want uint64) {
+		t.Helper()
+		await(t, func() error {
+			stream, err := js.Stream(t.Context(), "FLEET")
+			if err != nil {
+				return err
+			}
+			got := stream.CachedInfo().State.Msgs
+			return unless(got == want, "%d messages, want %d\n%s", got, want, p.log)
+		})
+	}
+	must(t, p.post(raised("node-1", 1), raised("node-2", 1)))
+	arrive(2)
+	n.kill(0)
+	must(t, p.post(raised("node-1", 2)))
+	n.start(0)
+	arrive(3)
+	await(t, func() error {
+		return p.has("/v1/subscriptions", http.StatusOK, "Authorization Violation", `"delivered":3`)
+	})
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -10,10 +9,8 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -52,21 +49,23 @@ func newPowered(t *testing.T, centers int, without change) *powered {
 		}
 		_ = os.RemoveAll(dir)
 	})
-	file := func(name, text string) string {
-		name = filepath.Join(dir, name)
-		must(t, os.WriteFile(name, []byte(text), 0o600))
-		return name
-	}
+	repo, err := filepath.Abs("../..")
+	must(t, err)
 	writeCertificate(t, dir, 1)
-	token := file("token", strings.Repeat("power", 8)+"\n")
 	files := map[string]string{"/bin/eventcenter": buildWith(t, dir, without), "/tls/cert": filepath.Join(dir, "cert"),
-		"/tls/key": filepath.Join(dir, "key"), "/token": token, "/secret": file("secret", "what the replicas show\n")}
+		"/tls/key": filepath.Join(dir, "key")}
+	file := func(name, text string) {
+		files["/"+name] = filepath.Join(dir, name)
+		must(t, os.WriteFile(files["/"+name], []byte(text), 0o600))
+	}
+	file("token", strings.Repeat("power", 8)+"\n")
+	file("secret", "what the replicas show\n")
 	ports, command := map[string]int{}, "umask 077\n"
 	routes := []string{"127.0.0.1:10785", "127.0.0.1:10786", "127.0.0.1:10787"}
 	for i := range centers {
 		flags := ""
 		if centers > 1 {
-			files[fmt.Sprintf("/replica-%d.yaml", i)] = file(fmt.Sprintf("replica-%d.yaml", i), replicasFile(i, "/secret", "", routes))
+			file(fmt.Sprintf("replica-%d.yaml", i), replicasFile(i, "/secret", "", routes))
 			flags = fmt.Sprintf("--replicas /replica-%d.yaml", i)
 		}
 		command += fmt.Sprintf("mkdir -p /data/%d && cp /token /data/%[1]d/token && chmod 600 /data/%[1]d/token\n"+
@@ -78,8 +77,6 @@ func newPowered(t *testing.T, centers int, without change) *powered {
 		p.centers = append(p.centers, &process{t: t, dir: dir, url: "https://" + address,
 			client: &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: insecure}}})
 	}
-	repo, err := filepath.Abs("../..")
-	must(t, err)
 	p.machine = guest.Server{Guest: guest.Guest{Cache: filepath.Join(repo, ".cache"), Dir: dir, Output: p.log},
 		Disk: newDisk(t, filepath.Join(dir, "disk.img")), Files: files, Command: command, Ports: ports}
 	return p
@@ -97,12 +94,8 @@ func freeAddress(t *testing.T) string {
 // newDisk creates a file with a file system.
 func newDisk(t *testing.T, name string) *guest.Disk {
 	t.Helper()
-	err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 1<<30))
-	must(t, err)
-	mkfs := exec.CommandContext(t.Context(), need.Program(t, "mkfs.ext4"), "-q", "-F", name)
-	if out, err := mkfs.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	must(t, errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 1<<30)))
+	run(t, "", nil, need.Program(t, "mkfs.ext4"), "-q", "-F", name)
 	disk, err := guest.NewDisk(name)
 	must(t, err)
 	return disk
@@ -124,22 +117,14 @@ func buildWith(t *testing.T, dir string, c change) string {
 			text = []byte(strings.Replace(string(text), c.changes[i], c.changes[i+1], 1))
 		}
 		changed := filepath.Join(dir, "changed.go")
-		overlay, err := json.Marshal(map[string]map[string]string{"Replace": {file: changed}})
-		err = errors.Join(err, os.WriteFile(changed, text, 0o600),
-			os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
-		must(t, err)
+		overlay := fmt.Appendf(nil, `{"Replace": {%q: %q}}`, file, changed)
+		must(t, os.WriteFile(changed, text, 0o600))
+		must(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
 		args = append(args, "-overlay", filepath.Join(dir, "overlay.json"))
 	}
-	cmd := exec.CommandContext(t.Context(), "go", append(args, ".")...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	run(t, "", []string{"CGO_ENABLED=0"}, "go", append(args, ".")...)
 	return filepath.Join(dir, "eventcenter")
 }
-
-// patience is the limit for steps that take a moment on an idle machine, and a minute on an emulated one.
-const patience = 10 * time.Minute
 
 // boot starts the machine and waits until all its centers accept events.
 func (p *powered) boot(within time.Duration) error {
@@ -149,13 +134,8 @@ func (p *powered) boot(within time.Duration) error {
 	}
 	p.booted = booted
 	for i, c := range p.centers {
-		var status int
-		var body []byte
-		if !eventually(within, func() bool {
-			status, body, err = c.do(http.MethodGet, "/readyz", "", nil)
-			return err == nil && status == http.StatusOK
-		}) {
-			return fmt.Errorf("center %d is not ready: %d %s %w", i, status, body, err)
+		if !eventually(within, func() bool { err = c.has("/readyz", http.StatusOK); return err == nil }) {
+			return fmt.Errorf("center %d is not ready: %w", i, err)
 		}
 	}
 	return nil
@@ -177,45 +157,27 @@ func (p *powered) lose() (sectors int) {
 // while it sends.
 func (p *powered) round(l *load, to *process, more int) (sectors int) {
 	p.t.Helper()
-	stop := make(chan struct{})
-	var sending sync.WaitGroup
-	sending.Go(func() {
-		for {
-			l.send(to) // until a request fails
-			select {
-			case <-stop:
-				return
-			default:
-			}
-		}
-	})
-	begun := l.count()
-	if !eventually(patience, func() bool { return l.count() >= begun+more }) {
-		p.t.Errorf("only %d events are acknowledged\n%s", l.count()-begun, p.log)
-	}
+	end := l.begin(to)
+	defer end()
+	l.wait(p.t, more)
 	time.Sleep(rand.N(2 * time.Second))
-	close(stop)
-	sectors = p.lose()
-	sending.Wait()
-	return sectors
+	return p.lose()
 }
 
 // lost returns acknowledged events missing on any center, and reports duplicates.
 func (p *powered) lost(l *load) (lost []string) {
 	p.t.Helper()
-	if !eventually(patience, func() bool {
+	await(p.t, func() error {
 		bounds := map[uint64]bool{}
 		for _, c := range p.centers {
 			newest, err := c.newest()
 			if err != nil {
-				return false
+				return err
 			}
 			bounds[newest] = true
 		}
-		return len(bounds) == 1
-	}) {
-		p.t.Fatalf("the replicas do not come to the same offset\n%s", p.log)
-	}
+		return unless(len(bounds) == 1, "the replicas are at %v\n%s", bounds, p.log)
+	})
 	for i, c := range p.centers {
 		stored := readAll(p.t, c)
 		for id := range l.acked {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"net/http"
@@ -27,12 +26,14 @@ type threeReplicas struct {
 	net   *clustertest.Network
 	dirs  [3]string
 	files [3]string
+	flags []string // of each
 	all   [3]*process
 }
 
-func startReplicas(t *testing.T) *threeReplicas {
+func startReplicas(t *testing.T, flags ...string) *threeReplicas {
 	t.Helper()
 	r := newReplicas(t)
+	r.flags = flags
 	r.each(r.start)
 	return r
 }
@@ -81,17 +82,58 @@ func replicasFile(i int, secret, certificates string, addresses []string) string
 	return text
 }
 
-func (r *threeReplicas) start(i int) { r.all[i] = start(r.t, r.dirs[i], "--replicas", r.files[i]) }
+func (r *threeReplicas) start(i int) { r.startAs(os.Args[0], i) }
 
-// await returns when a replica has caught up with another.
-func (r *threeReplicas) await(i int, newest uint64) {
+// startAs is start for another build of the program.
+func (r *threeReplicas) startAs(binary string, i int) {
 	r.t.Helper()
-	if !eventually(patience, func() bool {
-		there, err := r.all[i].newest()
-		return err == nil && there >= newest
-	}) {
-		r.t.Fatalf("replica %d does not get to %d: %s", i, newest, r.all[i].log)
+	r.all[i] = startAs(r.t, binary, r.dirs[i], append([]string{"--replicas", r.files[i]}, r.flags...)...)
+}
+
+// once reports events that are not there exactly once on each replica.
+func (r *threeReplicas) once(l *load) {
+	r.t.Helper()
+	var newest uint64
+	for _, p := range r.all { // the others may not have the last events yet
+		there, err := p.newest()
+		must(r.t, err)
+		newest = max(newest, there)
 	}
+	for i, p := range r.all {
+		await(r.t, func() error {
+			there, err := p.newest()
+			return unless(err == nil && there >= newest, "replica %d is at %d of %d: %v %s", i, there, newest, err, p.log)
+		})
+		stored := readAll(r.t, p)
+		l.once(r.t, stored)
+		r.t.Logf("replica %d: %d acknowledged, %d stored", i, len(l.acked), len(stored))
+	}
+}
+
+// worker returns the replica whose log shows that it is the worker, once it knows a subscription.
+func (r *threeReplicas) worker(subscription string) (worker int) {
+	r.t.Helper()
+	await(r.t, func() error {
+		working := 0
+		for i, p := range r.all {
+			log := p.log.String()
+			if strings.LastIndex(log, "this replica is the worker") > strings.LastIndex(log, "this replica is no longer the worker") {
+				worker = i
+				working++
+			}
+		}
+		if working != 1 {
+			return fmt.Errorf("%d replicas deliver: %s", working, r.all[0].log)
+		}
+		return r.all[0].has("/v1/subscriptions", http.StatusOK, subscription)
+	})
+	return worker
+}
+
+// subscribe registers a subscription of this name.
+func (h *webhook) subscribe(p *process, name string) {
+	h.t.Helper()
+	must(h.t, p.send("/v1/subscriptions", "application/json", fmt.Appendf(nil, `{"name":%q,"url":"%s/hook"}`, name, h.url)))
 }
 
 // The worker of three replicas is killed again and again, and one that is not the worker, while they get the events:
@@ -103,20 +145,13 @@ func TestReplicasKilled(t *testing.T) {
 	if *long {
 		rounds = 9
 	}
-	r := newReplicas(t)
-	h := newWebhook(t)
-	h.kills = true
-	file := h.settings("")
-	open := func(i int) { r.all[i] = start(t, r.dirs[i], "--replicas", r.files[i], "--subscriptions", file) }
-	r.each(open)
-	r.worker(nil)
-	body := []byte(`{"name":"all","url":"` + h.url + `/hook"}`) // a worker that lost its cursor would begin at the newest
-	if status, answer, err := r.all[0].do(http.MethodPost, "/v1/subscriptions", "application/json", body); err != nil ||
-		status != http.StatusOK {
-		t.Fatalf("%d %s %v", status, answer, err)
-	}
+	h := newWebhook(t, false)
+	h.Killed = true
+	r := startReplicas(t, "--subscriptions", h.settings(""))
+	r.worker("")
+	h.subscribe(r.all[0], "all") // a worker that lost its cursor would begin at the newest event
 	l := newLoad(8)
-	sub := &follower{t: t, last: "0"}
+	sub := &follower{t: t, last: "0", seen: map[string]int{}}
 	use := func(p *process, untilStopped func()) {
 		var running sync.WaitGroup
 		running.Go(func() { sub.follow(t.Context(), p, 0) })
@@ -125,7 +160,7 @@ func TestReplicasKilled(t *testing.T) {
 		running.Wait()
 	}
 	for range rounds {
-		victim := r.worker([]byte(`"all"`))
+		victim := r.worker(`"all"`)
 		use(r.all[victim], func() {
 			l.wait(t, 200)
 			r.all[victim].stop(syscall.SIGKILL)
@@ -133,17 +168,17 @@ func TestReplicasKilled(t *testing.T) {
 		other := (victim + 1) % 3
 		use(r.all[other], func() {
 			l.wait(t, 200)
-			open(victim)
+			r.start(victim)
 			l.wait(t, 100)
 			r.all[other].stop(syscall.SIGTERM)
 		})
-		open(other)
-		idle := (r.worker([]byte(`"all"`)) + 1) % 3
+		r.start(other)
+		idle := (r.worker(`"all"`) + 1) % 3
 		use(r.all[idle], func() {
 			l.wait(t, 200)
 			r.all[idle].stop(syscall.SIGKILL)
 		})
-		open(idle)
+		r.start(idle)
 	}
 	r.once(l)
 	sub.once(t, r.all[2], len(readAll(t, r.all[2])))
@@ -157,35 +192,11 @@ func TestMigrateRefused(t *testing.T) {
 	must(t, p.post(raised("n", 1)))
 	refused := func(want string, args ...string) {
 		t.Helper()
-		if out, code := cli(t, append(args, "--dir", r.dirs[0])...); code != exitCouldNotTell || !strings.Contains(out, want) {
-			t.Errorf("%v: %d, want %q in %s", args, code, want, out)
-		}
+		expect(t, exitCouldNotTell, want, append(args, "--dir", r.dirs[0])...)
 	}
 	refused("the center must be stopped", "migrate", "--replicas", r.files[0])
 	p.stop(syscall.SIGTERM)
 	refused("eventcenter migrate", "serve", "--listen", "127.0.0.1:0", "--replicas", r.files[0])
 	must(t, os.WriteFile(filepath.Join(r.dirs[0], "journal", "copy"), nil, 0o600))
 	refused("a replica's copy", "serve", "--listen", "127.0.0.1:0")
-}
-
-// worker returns the replica whose log shows that it is the worker, once it knows a subscription.
-func (r *threeReplicas) worker(subscription []byte) (worker int) {
-	r.t.Helper()
-	if !eventually(patience, func() bool {
-		var working []int
-		for i, p := range r.all {
-			log := p.log.String()
-			if strings.LastIndex(log, "this replica is the worker") > strings.LastIndex(log, "this replica is no longer the worker") {
-				working = append(working, i)
-			}
-		}
-		status, body, err := r.all[0].do(http.MethodGet, "/v1/subscriptions", "", nil)
-		if len(working) == 1 {
-			worker = working[0]
-		}
-		return len(working) == 1 && err == nil && status == http.StatusOK && bytes.Contains(body, subscription)
-	}) {
-		r.t.Fatalf("no replica delivers, or several: %s", r.all[0].log)
-	}
-	return worker
 }

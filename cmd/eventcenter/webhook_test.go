@@ -1,88 +1,67 @@
 package main
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
-	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
+
+	"github.com/nodeagent/nodeagent/pkg/event/eventtest"
 )
 
-// webhook is a receiver built with the CloudEvents SDK that counts accepted events, and refuses some.
+// webhook is a receiver that counts accepted events.
 type webhook struct {
-	t   *testing.T
-	url string
-	// ordered demands that the events of a node arrive in order; tests with replays leave it false
-	ordered bool
-	kills   bool // its senders are killed
-
-	mu     sync.Mutex // guards the fields below
-	taken  map[string]int
-	next   map[string]string // of each node: the newest accepted ID
-	refuse func(id string) bool
+	eventtest.Receiver
+	t     *testing.T
+	url   string
+	taken map[string]int // by "node/id"
 }
 
-func newWebhook(t *testing.T) *webhook {
-	h := &webhook{t: t, taken: map[string]int{}, next: map[string]string{}}
+// newWebhook returns a receiver. If ordered, first deliveries of a node's events must be in the node's order; with
+// replays they are not.
+func newWebhook(t *testing.T, ordered bool) *webhook {
+	h := &webhook{t: t, taken: map[string]int{}}
+	newest := map[string]string{} // of each node: an ID
+	h.Take = func(e cloudevents.Event) error {
+		node := fmt.Sprint(e.Extensions()["partitionkey"])
+		key, before := node+"/"+e.ID(), newest[node]
+		newest[node] = max(before, e.ID())
+		h.taken[key]++
+		return unless(!ordered || h.taken[key] > 1 || e.ID() > before, "%s came after %s", key, before)
+	}
 	server := httptest.NewServer(h)
-	t.Cleanup(server.Close)
 	h.url = server.URL
+	t.Cleanup(func() {
+		server.Close()
+		must(t, errors.Join(h.Problems...))
+	})
 	return h
 }
 
-func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodOptions {
-		w.Header().Set("WebHook-Allowed-Origin", "*")
-		return
-	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil && h.kills { // a partial request, however it broke off
-		w.WriteHeader(http.StatusBadRequest)
-		return
-	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	events, err := cehttp.NewEventsFromHTTPRequest(r)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, e := range events {
-		if h.refuse != nil && h.refuse(e.ID()) {
+// refuses makes the receiver refuse events.
+func (h *webhook) refuses(which func(id string) bool) {
+	h.Answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
+		refused := slices.ContainsFunc(events, func(e cloudevents.Event) bool { return which(e.ID()) })
+		if refused {
 			w.WriteHeader(http.StatusInternalServerError)
-			return
 		}
-	}
-	if err != nil {
-		h.t.Error(err)
-	}
-	for _, e := range events {
-		h.take(e)
-	}
-}
-
-// take records an event. First deliveries of a node's events must be in the node's order.
-func (h *webhook) take(e cloudevents.Event) {
-	key := fmt.Sprint(e.Extensions()["partitionkey"], "/", e.ID())
-	node := fmt.Sprint(e.Extensions()["partitionkey"])
-	if h.ordered && h.taken[key] == 0 && e.ID() < h.next[node] {
-		h.t.Errorf("%s came after %s", key, h.next[node])
-	}
-	h.taken[key]++
-	h.next[node] = max(h.next[node], e.ID())
+		return refused
+	})
 }
 
 func (h *webhook) count() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Lock()
+	defer h.Unlock()
 	return len(h.taken)
 }
 
@@ -99,78 +78,69 @@ func (h *webhook) settings(more string) string {
 	return filepath.Join(dir, "subscriptions.yaml")
 }
 
-func (h *webhook) await(what string, is func() bool) {
+// awaits waits until an event has arrived this often.
+func (h *webhook) awaits(times int, id string) {
 	h.t.Helper()
-	if !eventually(patience, is) {
-		h.t.Fatalf("%s: not in time; %d events came", what, h.count())
-	}
+	await(h.t, func() error {
+		h.Lock()
+		defer h.Unlock()
+		return unless(h.taken[id] >= times, "%s came %d times; %d events came", id, h.taken[id], len(h.taken))
+	})
 }
 
 // awaitAll waits until every acknowledged event has arrived.
 func (h *webhook) awaitAll(l *load) {
 	h.t.Helper()
-	h.await("all that was acknowledged", func() bool {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		for id := range l.acked {
-			if h.taken[id] == 0 {
-				return false
-			}
-		}
-		return true
-	})
+	for id := range l.acked {
+		h.awaits(1, id)
+	}
 }
 
 // Changes to subscriptions with the command: each verb, its exit code, and the author in the audit.
 func TestSubscriptionVerbs(t *testing.T) {
-	h := newWebhook(t)
+	h := newWebhook(t, false)
 	dir := t.TempDir()
 	p := start(t, dir, "--subscriptions", h.settings("giveUpAfter: 1s\n"))
 	run := func(want int, has string, args ...string) string {
 		t.Helper()
-		out, code := cli(t, append(args, "--dir", dir)...)
-		if code != want || !strings.Contains(out, has) || strings.ContainsAny(out, "\x1b\r") {
-			t.Errorf("%v: %d, want %d and %q: %s", args, code, want, has, out)
+		out := expect(t, want, has, append(args, "--dir", dir)...)
+		if strings.ContainsAny(out, "\x1b\r") {
+			t.Errorf("%v: control characters in %q", args, out)
 		}
 		return out
 	}
+	first, second := raised("node-1", 1), raised("node-1", 2)
 	run(exitFine, "NAME", "subscriptions", "list")
 	run(exitCouldNotTell, "not among the targets", "subscriptions", "add", "evil", "--url", "http://169.254.169.254/")
 	run(exitCouldNotTell, "too costly", "subscriptions", "add", "slow", "--url", h.url, "--cel",
 		"data.a.all(x, data.b.all(y, x == y))")
 	run(exitFine, "added", "subscriptions", "add", "a", "--url", h.url+"/a", "--node", "node-1", "--cel", `severity != "info"`)
 	run(exitCouldNotTell, "there is a subscription", "subscriptions", "add", "a", "--url", h.url)
-	h.mu.Lock()
-	h.refuse = func(id string) bool { return strings.HasSuffix(id, "1") }
-	h.mu.Unlock()
-	must(t, p.post(raised("node-1", 1), raised("node-2", 1), raised("node-1", 2)))
-	h.await("the second of the node", func() bool { return h.count() == 1 })
+	h.refuses(func(id string) bool { return id == first.ID() })
+	must(t, p.post(first, raised("node-2", 1), second))
+	h.awaits(1, "node-1/"+second.ID())
 	run(exitProblems, "a ", "subscriptions", "list")
 	out := run(exitProblems, "500 Internal Server Error", "dead-letters", "list", "-o", "json")
 	var list struct{ DeadLetters []struct{ ID, Offset string } }
-	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.DeadLetters) != 1 || list.DeadLetters[0].Offset != "1" {
-		t.Fatalf("%s: %v", out, err)
+	must(t, json.Unmarshal([]byte(out), &list))
+	if len(list.DeadLetters) != 1 || list.DeadLetters[0].Offset != "1" {
+		t.Fatal(out)
 	}
 	id := list.DeadLetters[0].ID
 	run(exitFine, "the name server is slow", "dead-letters", "show", "a", id)
 	run(exitCouldNotTell, "there is none", "dead-letters", "show", "a", "x")
-	h.mu.Lock()
-	h.refuse = nil
-	h.mu.Unlock()
+	h.Answers(nil)
 	run(exitFine, "tried again", "dead-letters", "replay", "a", id)
-	h.await("the dead letter", func() bool { return h.count() == 2 })
+	h.awaits(1, "node-1/"+first.ID())
 	run(exitFine, "begins after 1", "replay", "--subscription", "a", "--after", "1")
-	h.await("the replay", func() bool {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return h.taken["node-1/"+raised("node-1", 2).ID()] == 2
+	h.awaits(2, "node-1/"+second.ID())
+	await(t, func() error { // the end of the replay
+		return p.has("/metrics", http.StatusOK, `_dead_total{subscription="a"} 1`,
+			`eventcenter_subscription_lag_events{subscription="a"} 0`)
 	})
-	h.await("the end of the replay", func() bool {
-		status, metrics, err := p.do(http.MethodGet, "/metrics", "", nil)
-		return err == nil && status == http.StatusOK &&
-			strings.Contains(string(metrics), `_dead_total{subscription="a"} 1`) &&
-			strings.Contains(string(metrics), `eventcenter_subscription_lag_events{subscription="a"} 0`)
-	})
+	if h.count() != 2 {
+		t.Errorf("%d events came, want those of the node alone", h.count())
+	}
 	run(exitCouldNotTell, "not here yet", "replay", "--subscription", "a", "--after", "99")
 	run(exitFine, "paused", "subscriptions", "pause", "a")
 	run(exitProblems, "paused: by administrator", "subscriptions", "list")
@@ -184,29 +154,21 @@ func TestSubscriptionVerbs(t *testing.T) {
 	}
 	out = run(exitFine, "administrator", "subscriptions", "audit")
 	for _, what := range []string{"remove", "resume", "pause", "replay", "replay dead letter", "add"} {
-		before, after, found := strings.Cut(out, "  "+what+"  ")
+		before, _, found := strings.Cut(out, "  "+what+"  ")
 		if !found || strings.Contains(before, "  add  ") {
 			t.Errorf("no %s, in this order, in\n%s", what, out)
 		}
-		_ = after
 	}
-	if out, code := cli(t, "restore", archive, "--dir", restored); code != exitFine {
-		t.Fatal(out)
-	}
-	again := start(t, restored)
-	if out, _ := cli(t, "subscriptions", "list", "--dir", restored); !strings.Contains(out, "is not among the targets") {
-		t.Errorf("restored where its target is not permitted: %s", out)
-	}
+	expect(t, exitFine, "", "restore", archive, "--dir", restored)
+	again := start(t, restored) // where its target is not permitted
+	expect(t, exitProblems, "is not among the targets", "subscriptions", "list", "--dir", restored)
 	p.stop(syscall.SIGTERM)
 	again.stop(syscall.SIGTERM) // their logs are complete
-	token, err := os.ReadFile(filepath.Join(dir, "token"))
-	must(t, err)
+	logs := p.log.String() + again.log.String()
 	for _, secret := range []string{"whsec_", strings.Repeat("s", 32), base64.StdEncoding.EncodeToString(
-		[]byte(strings.Repeat("s", 32))), strings.TrimSpace(string(token)), h.url + "/a"} {
-		for name, text := range map[string]string{"log": p.log.String(), "log of the other": again.log.String()} {
-			if strings.Contains(text, secret) {
-				t.Errorf("%q is in the %s: %s", secret, name, text)
-			}
+		[]byte(strings.Repeat("s", 32))), p.token(), h.url + "/a"} {
+		if strings.Contains(logs, secret) {
+			t.Errorf("%q is in a log: %s", secret, logs)
 		}
 	}
 }

@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/cloudevents/sdk-go/v2/binding"
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 	cetest "github.com/cloudevents/sdk-go/v2/test"
@@ -29,41 +30,24 @@ func TestConformance(t *testing.T) {
 		if sample.SpecVersion() != cloudevents.CloudEventsVersionV1 {
 			continue
 		}
-		structured, err := http.NewRequest(http.MethodPost, "http://localhost", nil)
+		text, err := json.Marshal(sample)
 		must(t, err)
-		if err := cehttp.WriteRequest(binding.WithForceStructured(t.Context()), (*binding.EventMessage)(&sample),
-			structured); err != nil {
-			t.Fatal(err)
-		}
-		var text bytes.Buffer
-		if _, err := text.ReadFrom(structured.Body); err != nil {
-			t.Fatal(err)
-		}
-		one, err := ReadEnvelope(text.Bytes())
-		if err != nil {
-			t.Errorf("structured: %v: %s", err, text.Bytes())
-			continue
-		}
+		structured, err := ReadEnvelope(text)
+		must(t, err)
+		var back cloudevents.Event
+		must(t, json.Unmarshal(structured.JSON, &back))
+		cetest.AssertEventEquals(t, sample, back)
 		request, err := cehttp.NewHTTPRequestFromEvent(t.Context(), "http://localhost", sample)
 		must(t, err)
-		var body bytes.Buffer
+		var body []byte
 		if request.Body != nil {
-			if _, err := body.ReadFrom(request.Body); err != nil {
-				t.Fatal(err)
-			}
+			body, err = io.ReadAll(request.Body)
+			must(t, err)
 		}
-		other, err := ReadBinary(request.Header, body.Bytes())
-		if err != nil {
-			t.Errorf("binary: %v: %s %s", err, request.Header, body.Bytes())
-			continue
-		}
-		var back cloudevents.Event
-		if err := json.Unmarshal(one.JSON, &back); err != nil {
-			t.Errorf("the SDK does not read %s: %v", one.JSON, err)
-		}
-		cetest.AssertEventEquals(t, sample, back)
-		if !bytes.Equal(other.Data(), sample.Data()) {
-			t.Errorf("binary: %q, not %q", other.Data(), sample.Data())
+		binary, err := ReadBinary(request.Header, body)
+		must(t, err)
+		if !bytes.Equal(binary.Data(), sample.Data()) {
+			t.Errorf("binary: %q, not %q", binary.Data(), sample.Data())
 		}
 	}
 }
@@ -85,15 +69,13 @@ func TestBinaryData(t *testing.T) {
 		{"image/png", "\x89PNG\x00\xff", ""},
 		{"", "\x00\xff", ""},
 	} {
-		header := http.Header{"Ce-Specversion": {"1.0"}, "Ce-Id": {"1"}, "Ce-Source": {"urn:x"}, "Ce-Type": {"t"}}
+		header := binaryHeader(nil)
 		if test.media != "" {
 			header.Set("Content-Type", test.media)
 		}
 		e, err := ReadBinary(header, []byte(test.body))
-		if err != nil {
-			t.Errorf("%q %q: %v", test.media, test.body, err)
-			continue
-		}
+		must(t, err)
+		same(t, e)
 		want := `"data":` + test.member
 		if test.member == "" {
 			want = `"data_base64":"` + base64.StdEncoding.EncodeToString([]byte(test.body)) + `"`
@@ -101,14 +83,40 @@ func TestBinaryData(t *testing.T) {
 		if !strings.HasSuffix(string(e.JSON), want+"}") {
 			t.Errorf("%q %q: %s, want %s", test.media, test.body, e.JSON, want)
 		}
-		again, err := ReadEnvelope(e.JSON)
-		if err != nil || !bytes.Equal(again.JSON, e.JSON) {
-			t.Errorf("read again: %s, %v", again.JSON, err)
-		}
 		back, sent, err := inBinary(e.JSON)
 		if err != nil || test.member == "" && string(sent) != test.body || back.Get("Content-Type") != test.media {
 			t.Errorf("sent on: %q %v, %v", sent, back, err)
 		}
+	}
+}
+
+// binaryHeader completes the headers of an event in binary mode.
+func binaryHeader(header http.Header) http.Header {
+	all := http.Header{"Ce-Specversion": {"1.0"}, "Ce-Id": {"1"}, "Ce-Source": {"urn:x"}, "Ce-Type": {"t"}}
+	maps.Copy(all, header)
+	return all
+}
+
+// A foreign sender's event is the same in binary mode: attributes that are not texts, bytes, and data that is not JSON.
+func TestBinaryOfForeign(t *testing.T) {
+	for _, test := range []struct {
+		rest, name, value, body string
+	}{
+		{`,"n":7,"b":true,"data":{"a":1}}`, "Ce-N", "7", `{"a":1}`},
+		{`,"n":7,"b":true}`, "Ce-B", "true", ""},
+		{`,"subject":"<é> \"%"}`, "Ce-Subject", "<%C3%A9>%20%22%25", ""},
+		{`,"datacontenttype":"text/plain; charset=utf-8","data":"<b>\n"}`, "Content-Type", "text/plain; charset=utf-8", "<b>\n"},
+		{`,"datacontenttype":"a/b+json","data":"x"}`, "Content-Type", "a/b+json", `"x"`},
+		{`,"datacontenttype":"a/b","data":[1]}`, "Content-Type", "a/b", `[1]`},
+		{`,"datacontenttype":"a/b","data_base64":"AP8="}`, "Content-Type", "a/b", "\x00\xff"},
+	} {
+		header, body, err := inBinary([]byte(minimal + test.rest))
+		if err != nil || string(body) != test.body || header.Get(test.name) != test.value || header.Get("Ce-Id") != "1" {
+			t.Errorf("%s: %v %q, %v", test.rest, header, body, err)
+		}
+	}
+	if header, _, err := inBinary([]byte(`[]`)); err == nil {
+		t.Errorf("a list: %v", header)
 	}
 }
 
@@ -121,10 +129,8 @@ func TestSpellings(t *testing.T) {
 		"{\"n\":7,\"y\":true,\n\"specversion\":\"1\\u002e0\",\"id\":\"\\u0031\",\"source\":\"urn:x\",\"type\":\"t\",\"subject\":null,\"data_base64\":\"AP8=\"}",
 	} {
 		e, err := ReadEnvelope([]byte(text))
-		if err != nil {
-			t.Errorf("%s: %v", text, err)
-		} else if diff := cmp.Diff(want, string(e.JSON)); diff != "" {
-			t.Error(diff)
+		if diff := cmp.Diff(want, string(e.JSON)); diff != "" || err != nil {
+			t.Errorf("%s: %v\n%s", text, err, diff)
 		}
 	}
 }
@@ -140,21 +146,16 @@ func TestNoEnvelope(t *testing.T) {
 		`,"data":"\ud800"}`:                  "surrogate",
 		`,"data":{"a":1,"a":2}}`:             "twice",
 		`,"id":"2"}`:                         "twice",
-		`,"n":1.5}`:                          "an integer",
 		`,"n":2147483648}`:                   "32 bits",
-		`,"n":{}}`:                           "invalid CloudEvents value",
 		`,"Upper":"x"}`:                      "Upper",
 		`,"a_b":"x"}`:                        "a_b",
 		`,"subject":""}`:                     "subject: must be a string that is not empty",
-		`,"time":"yesterday"}`:               "time",
-		`,"datacontenttype":"/"}`:            "datacontenttype",
 		`,"dataschema":"relative"}`:          "dataschema",
 		`,"data":` + strings.Repeat("[", 40): "JSON",
 		`}{}`:                                "more than one value",
 		``:                                   "JSON",
 		`,"data":NaN}`:                       "JSON",
 		`,"data":[1 2]}`:                     "JSON",
-		`,"datacontenttype":7}`:              "must be a string",
 		`,"data":` + strings.Repeat("[", 33) + strings.Repeat("]", 33) + `}`: "deep",
 	} {
 		if e, err := ReadEnvelope([]byte(minimal + text)); err == nil || !strings.Contains(err.Error(), want) {
@@ -172,12 +173,7 @@ func TestNoEnvelope(t *testing.T) {
 		"no attribute": {"Ce-Data": {"1"}}, "a media type beside": {"Ce-Datacontenttype": {"a/b"}},
 		"no media type": {"Content-Type": {"/"}}, "old": {"Ce-Specversion": {"0.3"}, "Ce-Datacontentencoding": {""}},
 	} {
-		for key, value := range map[string]string{"specversion": "1.0", "id": "1", "source": "urn:x", "type": "t"} {
-			if header.Get("Ce-"+key) == "" {
-				header.Set("Ce-"+key, value)
-			}
-		}
-		if e, err := ReadBinary(header, []byte("{")); err == nil {
+		if e, err := ReadBinary(binaryHeader(header), []byte("{")); err == nil {
 			t.Errorf("%s: %s", name, e.JSON)
 		}
 	}
@@ -244,16 +240,22 @@ func TestRefusedAttributes(t *testing.T) {
 	}
 	for name, values := range all {
 		for _, value := range append(values, `1.5`, `1e2`, `[]`, `{}`) {
-			members := map[string]json.RawMessage{}
-			must(t, json.Unmarshal([]byte(minimal+"}"), &members))
-			members[name] = json.RawMessage(value)
-			text, err := json.Marshal(members)
-			must(t, err)
-			if e, err := ReadEnvelope(text); err == nil {
+			if e, err := ReadEnvelope(with(t, []byte(minimal+"}"), name, value)); err == nil {
 				t.Errorf("%s %s is accepted: %s", name, value, e.JSON)
 			}
 		}
 	}
+}
+
+// with returns an event with another value of one member.
+func with(t *testing.T, event []byte, name, value string) []byte {
+	t.Helper()
+	var members map[string]json.RawMessage
+	must(t, json.Unmarshal(event, &members))
+	members[name] = json.RawMessage(value)
+	changed, err := json.Marshal(members)
+	must(t, err)
+	return changed
 }
 
 // Every accepted text is written in a form that a strict parser, the SDK and this package read as the same event.
@@ -264,11 +266,9 @@ func FuzzReadEnvelope(f *testing.F) {
 		f.Add([]byte(minimal + rest))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		e, err := ReadEnvelope(text)
-		if err != nil {
-			return
+		if e, err := ReadEnvelope(text); err == nil {
+			same(t, e)
 		}
-		same(t, e)
 	})
 }
 
@@ -277,8 +277,7 @@ func FuzzReadBinary(f *testing.F) {
 	f.Add("a", "application/json", []byte(`{}`))
 	f.Add("ä\"%", "text/plain; charset=latin1", []byte("\xff"))
 	f.Fuzz(func(t *testing.T, value, media string, body []byte) {
-		header := http.Header{"Ce-Specversion": {"1.0"}, "Ce-Id": {"1"}, "Ce-Source": {"urn:x"}, "Ce-Type": {"t"},
-			"Ce-A": {value}, "Content-Type": {media}}
+		header := binaryHeader(http.Header{"Ce-A": {value}, "Content-Type": {media}})
 		e, err := ReadBinary(header, body)
 		if err != nil {
 			return

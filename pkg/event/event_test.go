@@ -2,6 +2,7 @@ package event
 
 import (
 	"encoding/json"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -71,18 +72,14 @@ func TestEncode(t *testing.T) {
 }
 
 func TestRoundTrip(t *testing.T) {
-	for _, test := range []struct {
-		t    Type
-		data any
-	}{
-		{NodeSnapshot, Snapshot{AsOf: "00000000000000000041", Part: 1, End: true, Faults: []Fault{{ID: "a"}},
-			Leftovers: []Activity{{ID: "b"}}}},
-		{AgentAlive, Agent{Version: "1", Configuration: "c", LastSequence: "00000000000000000041",
-			Blind: []string{"dns"}}},
-		{AgentGap, Gap{[]Range{{"", "00000000000000000001", "00000000000000000041", "dropped"}}}},
-		{"io.github.nodeagent.of.tomorrow.v2", json.RawMessage(`{"a":[1,2]}`)},
+	for kind, data := range map[Type]any{
+		NodeSnapshot: Snapshot{AsOf: "00000000000000000041", Part: 1, End: true, Faults: []Fault{{ID: "a"}},
+			Leftovers: []Activity{{ID: "b"}}},
+		AgentAlive:                           Agent{Version: "1", Configuration: "c", LastSequence: "00000000000000000041", Blind: []string{"dns"}},
+		AgentGap:                             Gap{[]Range{{"", "00000000000000000001", "00000000000000000041", "dropped"}}},
+		"io.github.nodeagent.of.tomorrow.v2": json.RawMessage(`{"a":[1,2]}`),
 	} {
-		roundTrip(t, from(Event{Type: test.t, Time: at(1).Wall, Severity: finding.Info, Data: test.data}))
+		roundTrip(t, from(Event{Type: kind, Time: at(1).Wall, Severity: finding.Info, Data: data}))
 	}
 }
 
@@ -98,38 +95,33 @@ func roundTrip(t *testing.T, e Event) {
 
 // Every kind of update and activity has its type, or deliberately none.
 func TestConversions(t *testing.T) {
-	types := map[string]Type{}
-	for _, kind := range []finding.UpdateKind{finding.Raised, finding.Changed, finding.Cleared, finding.StatusChanged} {
+	converted := func(kind any, e Event, ok bool, want string) {
+		t.Helper()
+		if ok {
+			roundTrip(t, from(e))
+		}
+		if got := strings.TrimPrefix(string(e.Type), typePrefix); got != want || ok != (want != "") {
+			t.Errorf("%s: %q, %v, want %q", kind, got, ok, want)
+		}
+	}
+	for kind, want := range map[finding.UpdateKind]string{finding.Raised: "fault.raised.v1",
+		finding.Changed: "fault.updated.v1", finding.Cleared: "fault.cleared.v1", finding.StatusChanged: ""} {
 		u := raised()
 		u.Kind = kind
 		e, ok := OfUpdate(u)
-		if ok {
-			roundTrip(t, from(e))
-		}
-		types[string(kind)] = Type(strings.TrimPrefix(string(e.Type), typePrefix))
+		converted(kind, e, ok, want)
 	}
-	for _, kind := range []finding.ActivityKind{finding.LeftoverFound, finding.LeftoverPresent,
-		finding.LeftoverReleased,
-		finding.LeftoverGone, finding.ActionPlanned, finding.ActionRefused, finding.ActionStarted, finding.ActionDone,
-		finding.ActionFailed, finding.ActionVerified, "of-tomorrow"} {
+	for kind, want := range map[finding.ActivityKind]string{
+		finding.LeftoverFound: "leftover.found.v1", finding.LeftoverPresent: "leftover.found.v1",
+		finding.LeftoverReleased: "leftover.released.v1", finding.LeftoverGone: "leftover.gone.v1",
+		finding.ActionPlanned: "action.planned.v1", finding.ActionRefused: "action.refused.v1",
+		finding.ActionStarted: "action.started.v1", finding.ActionDone: "action.succeeded.v1",
+		finding.ActionVerified: "action.succeeded.v1", finding.ActionFailed: "action.failed.v1", "of-tomorrow": "",
+	} {
 		a := released()
 		a.Kind = kind
 		e, ok := OfActivity(a)
-		if ok {
-			roundTrip(t, from(e))
-		}
-		types[string(kind)] = Type(strings.TrimPrefix(string(e.Type), typePrefix))
-	}
-	want := map[string]Type{
-		"raised": "fault.raised.v1", "changed": "fault.updated.v1", "cleared": "fault.cleared.v1", "moved": "",
-		"leftover-found": "leftover.found.v1", "leftover-present": "leftover.found.v1",
-		"leftover-released": "leftover.released.v1", "leftover-gone": "leftover.gone.v1",
-		"action-planned": "action.planned.v1", "action-refused": "action.refused.v1",
-		"action-started": "action.started.v1", "action-done": "action.succeeded.v1",
-		"action-verified": "action.succeeded.v1", "action-failed": "action.failed.v1", "of-tomorrow": "",
-	}
-	if diff := cmp.Diff(want, types); diff != "" {
-		t.Error(diff)
+		converted(kind, e, ok, want)
 	}
 	e, _ := OfActivity(released())
 	if diff := cmp.Diff(Subject{"leftovers", "ActionVerified", "pod", "default/web"}, e.Subject); diff != "" {
@@ -142,36 +134,30 @@ func TestRefused(t *testing.T) {
 	e, _ := OfUpdate(raised())
 	valid, err := from(e).Encode()
 	must(t, err)
-	for _, test := range []struct{ name, attribute, value, want string }{
-		{"another specification", "specversion", `"0.3"`, "specversion"},
-		{"another type", "type", `"com.example.thing"`, "type"},
-		{"another source", "source", `"/nodes/node-1"`, "source"},
-		{"source in another spelling", "source", `"/clusters/prod%2feu%201/nodes/node-1"`, "source"},
-		{"no node", "source", `"/clusters/prod/nodes/"`, "want /clusters/CLUSTER/nodes/NODE"},
-		{"id of another sequence", "id", `"` + stream + `-00000000000000000043"`, "id"},
-		{"sequence as a number", "sequence", `42`, "sequence"},
-		{"sequence without zeros", "sequence", `"42"`, "sequence"},
-		{"sequence of nothing", "sequence", `"00000000000000000000"`, "sequence"},
-		{"no ULID", "stream", `"one"`, "stream"},
-		{"severity", "severity", `"bad"`, "severity"},
-		{"partition of another node", "partitionkey", `"node-2"`, "partitionkey"},
-		{"subject of three parts", "subject", `"a/b/c"`, "subject"},
-		{"schema of another type", "dataschema", `"https://example.com/"`, "dataschema"},
-		{"data of another form", "data", `{"id": 1}`, "data"},
-		{"data that is no JSON", "datacontenttype", `"text/plain"`, "datacontenttype"},
-		{"too large", "data", `"` + strings.Repeat("x", MaxSize) + `"`, "bytes"},
-		{"no time", "time", `null`, "time"},
+	for _, test := range []struct{ attribute, value, want string }{
+		{"specversion", `"0.3"`, "specversion"},
+		{"type", `"com.example.thing"`, "type"},
+		{"source", `"/nodes/node-1"`, "source"},
+		{"source", `"/clusters/prod%2feu%201/nodes/node-1"`, "source"}, // in another spelling
+		{"source", `"/clusters/prod/nodes/"`, "want /clusters/CLUSTER/nodes/NODE"},
+		{"id", `"` + stream + `-00000000000000000043"`, "id"},
+		{"sequence", `42`, "sequence"},
+		{"sequence", `"42"`, "sequence"},
+		{"sequence", `"00000000000000000000"`, "sequence"},
+		{"stream", `"one"`, "stream"},
+		{"severity", `"bad"`, "severity"},
+		{"partitionkey", `"node-2"`, "partitionkey"},
+		{"subject", `"a/b/c"`, "subject"},
+		{"dataschema", `"https://example.com/"`, "dataschema"},
+		{"data", `{"id": 1}`, "data"},
+		{"datacontenttype", `"text/plain"`, "datacontenttype"},
+		{"data", `"` + strings.Repeat("x", MaxSize) + `"`, "bytes"},
+		{"time", `null`, "time"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			var event map[string]json.RawMessage
-			must(t, json.Unmarshal(valid, &event))
-			event[test.attribute] = json.RawMessage(test.value)
-			data, err := json.Marshal(event)
-			must(t, err)
-			if _, err := Decode(data); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want it to name %s", err, test.want)
-			}
-		})
+		_, err := Decode(with(t, valid, test.attribute, test.value))
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s %.60s: %v, want %q", test.attribute, test.value, err, test.want)
+		}
 	}
 	for _, text := range []string{"", "null", "[]", string(valid) + "{}", string(valid[:len(valid)-1])} {
 		if e, err := Decode([]byte(text)); err == nil {
@@ -239,6 +225,45 @@ func FuzzOfUpdate(f *testing.F) {
 		e, _ = OfActivity(a)
 		roundTrip(t, from(e))
 	})
+}
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"": 0, "30": 30 * time.Second, "-5": 0, "86400": time.Hour, "soon": 0,
+		"Sun, 01 Mar 2026 12:02:00 GMT": 2 * time.Minute, "Sun, 01 Mar 2026 11:00:00 GMT": 0,
+		"Mon, 02 Mar 2026 12:00:00 GMT": time.Hour,
+	} {
+		if got := RetryAfter(http.Header{"Retry-After": {value}}, now); got != want {
+			t.Errorf("%q: %s, want %s", value, got, want)
+		}
+	}
+}
+
+func TestPlain(t *testing.T) {
+	for text, want := range map[string]string{
+		"disk sda: Lesefehler, 読み取りエラー": "disk sda: Lesefehler, 読み取りエラー",
+		"two\nlines\x1b[31m":            "two?lines?[31m",
+		"abc\u202edef\u200b":            "abc?def?",
+		"no \xff UTF-8":                 "no ? UTF-8",
+	} {
+		if got := Plain(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestBrief(t *testing.T) {
+	for text, want := range map[string]string{
+		" two\nlines\x1b ":  "two lines",
+		"a\u202eb\xff":      "a b�",
+		"12345678é":         "12345678",
+		"1234567é and more": "1234567é",
+	} {
+		if got := Brief(text, 9); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
 }
 
 func must(t testing.TB, err error) {

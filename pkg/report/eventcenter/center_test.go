@@ -1,109 +1,63 @@
 package eventcenter_test
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
-	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/event/eventtest"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// center is a receiver of CloudEvents that uses the SDK instead of our code to read requests. It also decodes each
-// accepted event as an agent's event.
+// center is a foreign receiver of CloudEvents that also decodes each accepted event as an agent's event.
 type center struct {
-	mu       sync.Mutex // guards all below
-	answer   func(w http.ResponseWriter, request *http.Request, events []cloudevents.Event) bool
-	events   []event.Event
-	problems []string
-	requests int
-
-	// the senders get killed: they do not know whether the events in flight arrived, and report them as lost
-	kills bool
+	eventtest.Receiver
+	events []event.Event
 }
 
-// ServeHTTP implements http.Handler. It accepts, unless the center has an answer of its own.
-func (c *center) ServeHTTP(w http.ResponseWriter, request *http.Request) {
-	var events []cloudevents.Event
-	body, err := io.ReadAll(request.Body)
-	if err != nil && c.kills { // a partial request of a killed sender
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	request.Body = io.NopCloser(bytes.NewReader(body))
-	if request.Header.Get("Content-Type") == event.BatchMediaType {
-		events, err = cehttp.NewEventsFromHTTPRequest(request)
-	} else {
-		var one *cloudevents.Event
-		if one, err = cehttp.NewEventFromHTTPRequest(request); err == nil {
-			events = []cloudevents.Event{*one}
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.requests++
-	if err != nil {
-		c.problems = append(c.problems, err.Error())
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	if c.answer != nil && c.answer(w, request, events) {
-		return
-	}
-	for _, one := range events {
+func newCenter() *center {
+	c := &center{}
+	c.Take = func(one cloudevents.Event) error {
 		data, err := one.MarshalJSON()
-		if err == nil {
-			err = schematest.Problem(data)
+		e, undecoded := event.Decode(data)
+		if err = errors.Join(err, undecoded, schematest.Problem(data)); err == nil {
+			c.events = append(c.events, e)
 		}
-		if err == nil {
-			var e event.Event
-			if e, err = event.Decode(data); err == nil {
-				c.events = append(c.events, e)
-			}
-		}
-		if err != nil {
-			c.problems = append(c.problems, err.Error())
-		}
+		return err
 	}
-	w.WriteHeader(http.StatusNoContent)
-}
-
-func (c *center) answers(f func(w http.ResponseWriter, request *http.Request, events []cloudevents.Event) bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.answer = f
-}
-
-// asked returns the number of requests.
-func (c *center) asked() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.requests
+	return c
 }
 
 func (c *center) received() []event.Event {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Lock()
+	defer c.Unlock()
 	return slices.Clone(c.events)
 }
 
-// lines returns the received events, each once: the type, and the reason or message.
-func (c *center) lines(types ...event.Type) []string {
-	var lines []string
+// data returns the data of one kind among the received events.
+func data[Data any](c *center) (all []Data) {
+	for _, e := range c.received() {
+		if one, ok := e.Data.(Data); ok {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// lines returns the received events, each once: the reason or message.
+func (c *center) lines(types ...event.Type) (lines []string) {
 	seen := map[string]bool{}
 	for _, e := range c.received() {
 		if seen[e.ID()] || !slices.Contains(types, e.Type) && len(types) > 0 {
@@ -123,53 +77,65 @@ func (c *center) lines(types ...event.Type) []string {
 // check fails the test if an event was unreadable, or a stream of changes has gaps that no agent.gap names.
 func (c *center) check(t *testing.T) {
 	t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, p := range c.problems {
-		t.Error(p)
+	c.Lock()
+	defer c.Unlock()
+	if len(c.Problems) > 0 {
+		t.Error(errors.Join(c.Problems...))
 	}
-	came, named, newest := map[string]map[uint64]bool{}, map[string]map[uint64]bool{}, map[string]uint64{}
-	note := func(all map[string]map[uint64]bool, stream string, n uint64) {
-		if all[stream] == nil {
-			all[stream] = map[uint64]bool{}
-		}
-		all[stream][n], newest[stream] = true, max(newest[stream], n)
+	type change struct {
+		stream   string
+		sequence uint64
+	}
+	came, named, newest := map[change]bool{}, map[change]bool{}, map[string]uint64{}
+	note := func(all map[change]bool, one change) {
+		all[one], newest[one.stream] = true, max(newest[one.stream], one.sequence)
 	}
 	for _, e := range c.events {
 		if e.Type == event.NodeSnapshot || e.Type == event.AgentAlive {
 			continue
 		}
-		note(came, e.Stream, e.Sequence)
-		if gap, ok := e.Data.(event.Gap); ok {
-			for _, r := range gap.Ranges {
-				var from, to uint64
-				fmt.Sscanf(r.From+" "+r.To, "%d %d", &from, &to)
-				for n := from; n <= to; n++ {
-					id := cmp.Or(r.Stream, e.Stream)
-					if r.Reason == "lost" && came[id][n] && !c.kills {
-						t.Errorf("%d of %s came, and is called lost", n, id)
-					}
-					note(named, id, n)
+		note(came, change{e.Stream, e.Sequence})
+		gap, _ := e.Data.(event.Gap)
+		for _, r := range gap.Ranges {
+			var from, to uint64
+			fmt.Sscanf(r.From+" "+r.To, "%d %d", &from, &to)
+			for n := from; n <= to; n++ {
+				one := change{cmp.Or(r.Stream, e.Stream), n}
+				// A killed sender does not know whether the events in flight arrived.
+				if r.Reason == "lost" && came[one] && !c.Killed {
+					t.Errorf("%v came, and is called lost", one)
 				}
+				note(named, one)
 			}
 		}
 	}
 	for stream, last := range newest {
 		for n := uint64(1); n <= last; n++ {
-			if !came[stream][n] && !named[stream][n] {
-				t.Errorf("%d of stream %s neither came nor is it named", n, stream)
+			if one := (change{stream, n}); !came[one] && !named[one] {
+				t.Errorf("%v neither came nor is it named", one)
 			}
 		}
 	}
 }
 
-// config configures a reporter that sends to c without a network.
-func config(c *center) (eventcenter.Config, *fakeCenter) {
-	receiver := &fakeCenter{Handler: c}
-	return eventcenter.Config{
-		Settings: eventcenter.Settings{Endpoints: []string{"https://center/v1/events"}, Cluster: "prod"},
-		Node:     "node-1", Boot: "boot-1", Version: "1.2", Transport: receiver,
-	}, receiver
+// fakeCenter answers HTTP requests with a center, without a network.
+type fakeCenter struct {
+	reporttest.Fault
+	*center
+}
+
+// RoundTrip implements http.RoundTripper.
+func (f *fakeCenter) RoundTrip(request *http.Request) (response *http.Response, err error) {
+	err = f.Do(request.Context(), func() error {
+		recorder := httptest.NewRecorder()
+		f.ServeHTTP(recorder, request)
+		response = recorder.Result()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return response, nil
 }
 
 // kit is a reporter that sends to a center without a network, in a bubble of time.
@@ -184,14 +150,22 @@ type kit struct {
 	stop     func()
 }
 
+func newKit(t *testing.T) *kit {
+	c, store := newCenter(), reporttest.NewStore()
+	receiver := &fakeCenter{center: c}
+	return &kit{t: t, c: c, receiver: receiver, store: store, w: reporttest.NewWorld(), config: eventcenter.Config{
+		Settings: eventcenter.Settings{Endpoints: []string{"https://center/v1/events"}, Cluster: "prod"},
+		Node:     "node-1", Boot: "boot-1", Version: "1.2", Transport: receiver, Store: store}}
+}
+
 func bubble(t *testing.T, test func(t *testing.T, k *kit)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		k := &kit{t: t, c: &center{}, store: reporttest.NewStore(), w: reporttest.NewWorld()}
-		k.config, k.receiver = config(k.c)
-		k.config.Store = k.store
-		test(t, k)
-	})
+	synctest.Test(t, func(t *testing.T) { test(t, newKit(t)) })
+}
+
+func subtest(t *testing.T, name string, test func(t *testing.T, k *kit)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { bubble(t, test) })
 }
 
 // start starts the reporter, or another one after it.
@@ -215,15 +189,21 @@ func (k *kit) check(reasons ...string) {
 	}
 }
 
+// end stops the reporter after a time, and checks.
+func (k *kit) end(after time.Duration, reasons ...string) {
+	k.t.Helper()
+	time.Sleep(after)
+	k.stop()
+	k.check(reasons...)
+}
+
 // startAgain stops the reporter, and starts another one while the center answers until all has arrived.
 func (k *kit) startAgain(reasons ...string) {
 	k.t.Helper()
 	k.stop()
 	k.receiver.Mend()
 	k.start()
-	time.Sleep(10 * time.Minute)
-	k.stop()
-	k.check(reasons...)
+	k.end(10*time.Minute, reasons...)
 }
 
 // storm makes a check find things, one of every so many fatal.

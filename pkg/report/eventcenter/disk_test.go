@@ -4,15 +4,22 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/event/eventtest"
 	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // disk is a store on a faulty disk.
@@ -44,33 +51,31 @@ func TestFatalLeavesWithoutTheDisk(t *testing.T) {
 			return disk{reporttest.NewStore(), func() error { return errors.New("read-only file system") }}
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, k *kit) {
-				over := make(chan struct{})
-				k.config.Store, k.config.Settings.TokenFile = store(t), "/on/the/same/disk"
-				reads := 0
-				k.config.ReadFile = func(string) ([]byte, error) {
-					if reads++; reads > 1 {
-						<-over
-					}
-					return []byte("secret"), nil
+		subtest(t, name, func(t *testing.T, k *kit) {
+			over := make(chan struct{})
+			k.config.Store, k.config.Settings.TokenFile = store(t), "/on/the/same/disk"
+			reads := 0
+			k.config.ReadFile = func(string) ([]byte, error) {
+				if reads++; reads > 1 {
+					<-over
 				}
-				k.r = eventcenter.New(k.config)
-				go k.r.Run(t.Context()) // the error at the end is that of the hung disk
-				time.Sleep(5 * time.Minute)
-				for i := range 3 {
-					began := time.Now()
-					k.find(fmt.Sprint("Disk", i))
-					synctest.Wait()
-					time.Sleep(2 * time.Second)
-					if !slices.Contains(k.c.lines(event.FaultRaised, event.FaultUpdated), fmt.Sprint("Disk", i)) {
-						t.Fatalf("%d: not received after %s: %v", i, time.Since(began), k.c.lines())
-					}
-					time.Sleep(10 * time.Minute)
+				return []byte("secret"), nil
+			}
+			k.r = eventcenter.New(k.config)
+			go k.r.Run(t.Context()) // the error at the end is that of the hung disk
+			time.Sleep(5 * time.Minute)
+			for i := range 3 {
+				began := time.Now()
+				k.find(fmt.Sprint("Disk", i))
+				synctest.Wait()
+				time.Sleep(2 * time.Second)
+				if !slices.Contains(k.c.lines(event.FaultRaised, event.FaultUpdated), fmt.Sprint("Disk", i)) {
+					t.Fatalf("%d: not received after %s: %v", i, time.Since(began), k.c.lines())
 				}
-				close(over)
-				k.check()
-			})
+				time.Sleep(10 * time.Minute)
+			}
+			close(over)
+			k.check()
 		})
 	}
 }
@@ -80,8 +85,7 @@ func TestBacklogOnHungDisk(t *testing.T) {
 	bubble(t, func(t *testing.T, k *kit) {
 		k.away()
 		k.start()
-		time.Sleep(time.Minute)
-		k.stop()
+		k.end(time.Minute)
 		k.receiver.Mend()
 		over := make(chan struct{})
 		k.config.Store = disk{k.store, func() error { <-over; return nil }}
@@ -94,9 +98,7 @@ func TestBacklogOnHungDisk(t *testing.T) {
 			}
 		}
 		close(over)
-		time.Sleep(10 * time.Minute)
-		k.stop()
-		k.check()
+		k.end(10 * time.Minute)
 		streams := map[string]bool{}
 		for _, e := range k.c.received() {
 			if e.Type == event.AgentStarted {
@@ -107,4 +109,42 @@ func TestBacklogOnHungDisk(t *testing.T) {
 			t.Errorf("%d starts arrived, want 2", len(streams))
 		}
 	})
+}
+
+// New events also leave on a real filesystem that hangs, is read-only or has shut down.
+func TestRealDisk(t *testing.T) {
+	need.Root(t, "mounts and freezes a filesystem")
+	need.Program(t, "fsfreeze")
+	for name, fail := range map[string]func(disk *hosttest.LoopFS, dir string){
+		"hung": func(_ *hosttest.LoopFS, dir string) {
+			if out, err := exec.CommandContext(t.Context(), "fsfreeze", "--freeze", dir).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		},
+		"read-only": func(disk *hosttest.LoopFS, dir string) { disk.Remount(dir, "abort") },
+		"shut down": func(disk *hosttest.LoopFS, dir string) { disk.Shutdown(dir) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk, dir := hosttest.NewLoopFS(t, "ext4"), filepath.Join(t.TempDir(), "state")
+			disk.Mount(dir, "rw")
+			c := newCenter()
+			server := httptest.NewServer(c)
+			defer server.Close()
+			r := eventcenter.New(realConfig(openStore(t, dir), server.URL))
+			runReal(t, r)
+			thaw := func() { _ = exec.Command("fsfreeze", "--unfreeze", dir).Run() } // the test may be over
+			t.Cleanup(thaw)
+			eventually(t, "nothing is sent", func() bool { return len(c.received()) > 1 })
+			fail(disk, dir)
+			c.Answers(eventtest.Status(http.StatusServiceUnavailable))
+			w := reporttest.NewWorld()
+			r.Update(w.Run("a", nil, "One"))
+			time.Sleep(2500 * time.Millisecond) // the backlog is being written
+			c.Answers(nil)
+			r.Update(w.Run("a", nil, "Two"))
+			eventually(t, "what is new does not arrive", func() bool { return slices.Contains(c.lines(), "Two") })
+			thaw()
+			c.check(t)
+		})
+	}
 }

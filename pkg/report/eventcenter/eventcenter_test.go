@@ -1,9 +1,11 @@
 package eventcenter_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,8 +16,11 @@ import (
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/event/eventtest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
@@ -23,46 +28,82 @@ import (
 
 func TestBehaviour(t *testing.T) {
 	reporttest.Behaviour(t, func(t *testing.T) reporttest.Subject {
-		c := &center{}
-		config, receiver := config(c)
-		config.Store = reporttest.NewStore()
-		return reporttest.Subject{Reporter: eventcenter.New(config), Sink: &receiver.Fault, Edge: true,
-			Reports: func() []string { return c.lines(event.FaultRaised, event.FaultUpdated, event.ActionSucceeded) }}
+		k := newKit(t)
+		return reporttest.Subject{Reporter: eventcenter.New(k.config), Sink: &k.receiver.Fault, Edge: true,
+			Reports: func() []string { return k.c.lines(event.FaultRaised, event.FaultUpdated, event.ActionSucceeded) }}
 	})
 }
 
 // A receiver that takes no batches, or no structured mode, is sent a mode that it takes, after one attempt.
 func TestSimplerModes(t *testing.T) {
-	for _, mode := range []event.Mode{event.Batch, event.Structured, event.Binary} {
-		t.Run(string(mode), func(t *testing.T) {
-			bubble(t, func(t *testing.T, k *kit) {
-				refused := 0
-				k.c.answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
-					is := event.Binary
-					switch request.Header.Get("Content-Type") {
-					case event.BatchMediaType:
-						is = event.Batch
-					case event.MediaType:
-						is = event.Structured
-					}
-					if is != mode {
-						refused++
-						w.WriteHeader(http.StatusUnsupportedMediaType)
-					}
-					return is != mode
-				})
-				k.start()
-				k.find("One", "Two \"é\" %")
-				time.Sleep(time.Minute)
-				k.find("One", "Two \"é\" %", "Three")
-				time.Sleep(time.Minute)
-				k.stop()
-				k.check("One", "Two \"é\" %", "Three")
-				if want := slices.Index([]event.Mode{event.Batch, event.Structured, event.Binary},
-					mode); refused != want {
-					t.Errorf("%d requests in modes that were refused before, want %d", refused, want)
+	for simpler, mode := range event.Modes() {
+		subtest(t, string(mode), func(t *testing.T, k *kit) {
+			refused := 0
+			k.c.Answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
+				is := event.Binary
+				switch request.Header.Get("Content-Type") {
+				case event.BatchMediaType:
+					is = event.Batch
+				case event.MediaType:
+					is = event.Structured
 				}
+				if is != mode {
+					refused++
+					w.WriteHeader(http.StatusUnsupportedMediaType)
+				}
+				return is != mode
 			})
+			k.start()
+			k.find("One", "Two \"é\" %")
+			time.Sleep(time.Minute)
+			k.find("One", "Two \"é\" %", "Three")
+			k.end(time.Minute, "One", "Two \"é\" %", "Three")
+			if refused != simpler {
+				t.Errorf("%d requests in modes that were refused before, want %d", refused, simpler)
+			}
+		})
+	}
+}
+
+// A receiver that rejects each event is not sent one after another about the rejected ones.
+func TestAllRejected(t *testing.T) {
+	subtest(t, "all", func(t *testing.T, k *kit) {
+		k.c.Answers(eventtest.Status(http.StatusBadRequest))
+		k.start()
+		k.find("One", "Two", "Three")
+		time.Sleep(time.Hour)
+		if n := k.c.Asked(); n > 300 {
+			t.Errorf("%d requests in an hour", n)
+		}
+		k.stop()
+	})
+}
+
+// A receiver that refuses batches by 400 or 422, and names no event, gets each event in structured mode. Batches are sent
+// again afterwards: one event may have been the reason.
+func TestBatchRefused(t *testing.T) {
+	for _, code := range []int{http.StatusBadRequest, http.StatusUnprocessableEntity} {
+		subtest(t, fmt.Sprint(code), func(t *testing.T, k *kit) {
+			batches, takesBatches := 0, false
+			k.c.Answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
+				isBatch := request.Header.Get("Content-Type") == event.BatchMediaType
+				if isBatch {
+					batches++
+				}
+				if isBatch && !takesBatches {
+					w.WriteHeader(code)
+				}
+				return isBatch && !takesBatches
+			})
+			k.start()
+			k.find("One", "Two", "Three")
+			time.Sleep(30 * time.Second)
+			takesBatches, batches = true, 0
+			k.find("One", "Two", "Three", "Four")
+			k.end(time.Minute, "One", "Two", "Three", "Four")
+			if batches == 0 || k.r.Stats().Quarantined != 0 {
+				t.Errorf("%d batches after the receiver took them, %+v", batches, k.r.Stats())
+			}
 		})
 	}
 }
@@ -70,57 +111,50 @@ func TestSimplerModes(t *testing.T) {
 // An event that the center rejects by name is quarantined, reported and counted; all others arrive. If the center names
 // none, the reporter finds the culprit.
 func TestRejected(t *testing.T) {
-	for name, answer := range map[string]func(w http.ResponseWriter, bad []int){
-		"named": func(w http.ResponseWriter, bad []int) {
+	for name, answer := range map[string]func(w http.ResponseWriter, bad int){
+		"named": func(w http.ResponseWriter, bad int) {
 			w.WriteHeader(http.StatusUnprocessableEntity)
 			const names = `{"rejected":[{"index":%d,"reason":"no such thing"},{"index":-1},{"index":99999}]}`
-			fmt.Fprintf(w, names, bad[0])
+			fmt.Fprintf(w, names, bad)
 		},
-		"not named": func(w http.ResponseWriter, _ []int) { http.Error(w, "bad", http.StatusBadRequest) },
-		"too large": func(w http.ResponseWriter, _ []int) { w.WriteHeader(http.StatusRequestEntityTooLarge) },
-		"endless": func(w http.ResponseWriter, _ []int) {
+		"not named": func(w http.ResponseWriter, _ int) { http.Error(w, "bad", http.StatusBadRequest) },
+		"too large": func(w http.ResponseWriter, _ int) { w.WriteHeader(http.StatusRequestEntityTooLarge) },
+		"endless": func(w http.ResponseWriter, _ int) {
 			w.WriteHeader(http.StatusBadRequest)
 			_, _ = io.CopyN(w, neverEnding{}, 10<<20)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, k *kit) {
-				k.c.answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
-					var bad []int
-					for i, e := range events {
-						if strings.Contains(string(e.Data()), `"reason":"Reason7"`) {
-							bad = append(bad, i)
-						}
-					}
-					if len(bad) > 0 && events[0].Type() != string(event.NodeSnapshot) {
-						answer(w, bad)
-						return true
-					}
-					return false
+		subtest(t, name, func(t *testing.T, k *kit) {
+			k.c.Answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
+				bad := slices.IndexFunc(events, func(e cloudevents.Event) bool {
+					return strings.Contains(string(e.Data()), `"reason":"Reason07"`)
 				})
-				var reasons []string
-				for i := range 20 {
-					reasons = append(reasons, fmt.Sprint("Reason", i))
+				rejected := bad >= 0 && events[0].Type() != string(event.NodeSnapshot)
+				if rejected {
+					answer(w, bad)
 				}
-				k.start()
-				k.find(reasons...)
-				time.Sleep(10 * time.Minute)
-				k.check()
-				got, want := k.c.lines(event.FaultRaised), slices.Delete(reasons, 7, 8)
-				slices.Sort(got)
-				slices.Sort(want)
-				if diff := cmp.Diff(want, got); diff != "" {
-					t.Error(diff)
-				}
-				for range 2 { // also after a restart
-					if stats := k.r.Stats(); stats.Quarantined != 1 {
-						t.Errorf("%+v, want one that is set aside", stats)
-					}
-					k.stop()
-					k.start()
-					time.Sleep(time.Minute)
-				}
+				return rejected
 			})
+			var reasons []string
+			for i := range 20 {
+				reasons = append(reasons, fmt.Sprintf("Reason%02d", i))
+			}
+			k.start()
+			k.find(reasons...)
+			time.Sleep(10 * time.Minute)
+			k.check()
+			want := slices.Delete(reasons, 7, 8)
+			if diff := cmp.Diff(want, slices.Sorted(slices.Values(k.c.lines(event.FaultRaised)))); diff != "" {
+				t.Error(diff)
+			}
+			for range 2 { // also after a restart
+				if stats := k.r.Stats(); stats.Quarantined != 1 {
+					t.Errorf("%+v, want one that is set aside", stats)
+				}
+				k.stop()
+				k.start()
+				time.Sleep(time.Minute)
+			}
 		})
 	}
 }
@@ -132,33 +166,29 @@ func (neverEnding) Read(p []byte) (int, error) { return len(p), nil }
 // After any other answer of the center no event is lost, and the reporter waits as long as the center asks.
 func TestKept(t *testing.T) {
 	for _, code := range []int{300, 302, 307, 401, 403, 404, 408, 409, 429, 500, 503} {
-		t.Run(fmt.Sprint(code), func(t *testing.T) {
-			bubble(t, func(t *testing.T, k *kit) {
-				k.c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
-					w.Header().Set("Location", "http://169.254.169.254/")
-					w.Header().Set("Retry-After", "1800")
-					w.WriteHeader(code)
-					return true
-				})
-				seen := &observer{}
-				k.config.Observer = seen
-				k.start()
-				k.find("One")
-				time.Sleep(29 * time.Minute)
-				synctest.Wait()
-				if k.c.asked() != 1 {
-					t.Errorf("%d requests before the center's Retry-After was over", k.c.requests)
-				}
-				if seen.result != "error" || !strings.Contains(fmt.Sprint(seen.err), fmt.Sprint(code)) {
-					t.Errorf("observed %q %v", seen.result, seen.err)
-				}
-				k.c.answers(nil)
-				time.Sleep(2 * time.Hour)
-				k.stop()
-				if k.check("One"); seen.result != "ok" {
-					t.Error(seen.result)
-				}
+		subtest(t, fmt.Sprint(code), func(t *testing.T, k *kit) {
+			k.c.Answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+				w.Header().Set("Location", "http://169.254.169.254/")
+				w.Header().Set("Retry-After", "1800")
+				w.WriteHeader(code)
+				return true
 			})
+			seen := &observer{}
+			k.config.Observer = seen
+			k.start()
+			k.find("One")
+			time.Sleep(29 * time.Minute)
+			synctest.Wait()
+			if k.c.Asked() != 1 {
+				t.Errorf("%d requests before the center's Retry-After was over", k.c.Asked())
+			}
+			if seen.result != "error" || !strings.Contains(fmt.Sprint(seen.err), fmt.Sprint(code)) {
+				t.Errorf("observed %q %v", seen.result, seen.err)
+			}
+			k.c.Answers(nil)
+			if k.end(2*time.Hour, "One"); seen.result != "ok" {
+				t.Error(seen.result)
+			}
 		})
 	}
 }
@@ -176,27 +206,23 @@ func (o *observer) Dropped(string, finding.Severity, int) {}
 func TestAlive(t *testing.T) {
 	for header, want := range map[string]int{"": 60, "120": 30, "1": 360, "999999999999": 1, "90000": 1, "-5": 60,
 		"x": 60} {
-		t.Run(header, func(t *testing.T) {
-			bubble(t, func(t *testing.T, k *kit) {
-				k.c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
-					w.Header().Set("Nodeagent-Alive-Seconds", header)
-					return false
-				})
-				k.config.Rand = func() float64 { return 0.999 } // the next snapshot comes after the hour
-				k.start()
-				time.Sleep(time.Hour - time.Second)
-				n := 0
-				for _, e := range k.c.received() {
-					if e.Type == event.AgentAlive {
-						n++
-					}
-				}
-				k.stop()
-				k.check()
-				if n < want-2 || n > want {
-					t.Errorf("%d agent.alive in an hour, want %d", n, want)
-				}
+		subtest(t, header, func(t *testing.T, k *kit) {
+			k.c.Answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+				w.Header().Set("Nodeagent-Alive-Seconds", header)
+				return false
 			})
+			k.config.Rand = func() float64 { return 0.999 } // the next snapshot comes after the hour
+			k.start()
+			k.end(time.Hour - time.Second)
+			n := 0
+			for _, e := range k.c.received() {
+				if e.Type == event.AgentAlive {
+					n++
+				}
+			}
+			if n < want-2 || n > want {
+				t.Errorf("%d agent.alive in an hour, want %d", n, want)
+			}
 		})
 	}
 }
@@ -217,25 +243,21 @@ func TestSnapshotBehindWhatWaited(t *testing.T) {
 		k.find("Two")
 		time.Sleep(time.Hour)
 		k.receiver.Mend()
-		time.Sleep(10 * time.Minute)
-		k.stop()
-		k.check("One", "Two")
+		k.end(10*time.Minute, "One", "Two")
 		received := k.c.received()
 		i := slices.IndexFunc(received, func(e event.Event) bool { return e.Type == event.NodeSnapshot })
 		if i != 3 {
 			t.Fatalf("%d events came before the snapshot", i)
 		}
-		first := received[i]
-		snapshot, ok := first.Data.(event.Snapshot)
-		if !ok || len(snapshot.Faults) != 1 || snapshot.Faults[0].Reason != "Two" || !snapshot.End ||
-			snapshot.AsOf != "00000000000000000003" || snapshot.Of == first.Stream {
-			t.Errorf("first came %s %+v", first.Type, snapshot)
+		snapshot := received[i].Data.(event.Snapshot)
+		if len(snapshot.Faults) != 1 || snapshot.Faults[0].Reason != "Two" || len(snapshot.Leftovers) != 1 ||
+			snapshot.Of == received[i].Stream {
+			t.Errorf("first came %+v", snapshot)
 		}
-		if snapshot.PodsEnded == nil || *snapshot.PodsEnded != 7 {
-			t.Error("how many pods ended is not said")
-		}
-		if diff := cmp.Diff([]string{"b"}, snapshot.Unknown); diff != "" || len(snapshot.Leftovers) != 1 {
-			t.Errorf("%d leftovers %s", len(snapshot.Leftovers), diff)
+		snapshot.Of, snapshot.Faults, snapshot.Leftovers = "", nil, nil
+		want := event.Snapshot{AsOf: event.Sequence(3), Part: 1, End: true, Unknown: []string{"b"}, PodsEnded: &ended}
+		if diff := cmp.Diff(want, snapshot); diff != "" {
+			t.Error(diff)
 		}
 	})
 }
@@ -246,28 +268,17 @@ func TestSnapshotParts(t *testing.T) {
 		state, _ := k.w.Run("a", nil, slices.Repeat([]string{strings.Repeat("R", 5000)}, 1000)...)
 		k.r = eventcenter.New(k.config)
 		k.r.Update(state, nil)
-		stop := reporttest.Start(t, k.r)
-		time.Sleep(time.Minute)
-		stop()
-		k.check()
-		faults, ends, parts := 0, 0, 0
-		for _, e := range k.c.received() {
-			if s, ok := e.Data.(event.Snapshot); ok {
-				if s.PodsEnded != nil {
-					t.Error("an agent that does not count pods says how many ended")
-				}
-				parts++
-				faults += len(s.Faults)
-				if s.End {
-					ends++
-				}
-				if s.Part != parts {
-					t.Errorf("part %d is called %d", parts, s.Part)
-				}
+		k.stop = reporttest.Start(t, k.r)
+		k.end(time.Minute)
+		faults, parts := 0, data[event.Snapshot](k.c)
+		for i, s := range parts {
+			faults += len(s.Faults)
+			if s.Part != i+1 || s.End != (s.Part == len(parts)) || s.PodsEnded != nil {
+				t.Errorf("part %d of %d: %d, end %v, pods ended %v", i+1, len(parts), s.Part, s.End, s.PodsEnded)
 			}
 		}
-		if faults != 1000 || ends != 1 || parts < 2 {
-			t.Errorf("%d faults in %d parts with %d ends", faults, parts, ends)
+		if faults != 1000 || len(parts) < 2 {
+			t.Errorf("%d faults in %d parts", faults, len(parts))
 		}
 	})
 }
@@ -277,7 +288,7 @@ func TestSnapshotParts(t *testing.T) {
 func TestSnapshotOfWhatBecameKnown(t *testing.T) {
 	bubble(t, func(t *testing.T, k *kit) {
 		var refuse atomic.Bool
-		k.c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+		k.c.Answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
 			once := refuse.Swap(false)
 			if once {
 				w.WriteHeader(http.StatusTooManyRequests)
@@ -291,17 +302,112 @@ func TestSnapshotOfWhatBecameKnown(t *testing.T) {
 		k.find()
 		time.Sleep(time.Second)
 		k.r.Update(k.w.Run("b", errors.New("unreadable")))
-		time.Sleep(10 * time.Minute)
-		k.stop()
-		k.check()
+		k.end(10 * time.Minute)
 		var unknown [][]string
-		for _, e := range k.c.received() {
-			if s, ok := e.Data.(event.Snapshot); ok {
-				unknown = append(unknown, s.Unknown)
-			}
+		for _, s := range data[event.Snapshot](k.c) {
+			unknown = append(unknown, s.Unknown)
 		}
 		if diff := cmp.Diff([][]string{{"a", "b", "c"}, {"b", "c"}}, unknown); diff != "" {
 			t.Error(diff)
 		}
 	})
+}
+
+// follow returns the faults that a follower believes active: it takes each event once, in the order of arrival.
+func (c *center) follow() []string {
+	active, seen := map[string]string{}, map[string]bool{}
+	for _, e := range c.received() {
+		f, ok := e.Data.(event.Fault)
+		if !ok || seen[e.ID()] {
+			continue
+		}
+		seen[e.ID()] = true
+		if active[f.Subject.Name] = f.Reason; e.Type == event.FaultCleared {
+			delete(active, f.Subject.Name)
+		}
+	}
+	return slices.Sorted(maps.Values(active))
+}
+
+// snapshotsAreLast fails the test if a snapshot arrived before an event that it includes, or before one of an earlier
+// start: the center would infer the change, and the late event would then repeat or undo it.
+func (c *center) snapshotsAreLast(t *testing.T) {
+	t.Helper()
+	asOf, of := "", ""
+	for _, e := range c.received() {
+		if s, ok := e.Data.(event.Snapshot); ok {
+			asOf, of = s.AsOf, s.Of
+		} else if e.Type != event.AgentAlive && of != "" {
+			if e.Stream < of || e.Stream == of && event.Sequence(e.Sequence) <= asOf {
+				t.Errorf("%s %s arrives after the snapshot of %s %s", e.Type, e.ID(), of, asOf)
+			}
+		}
+	}
+}
+
+// However long the center was away and however often the agent started meanwhile, a follower that takes events in the
+// order of arrival ends with the present faults. The snapshot comes after all events that it includes.
+func TestOrderAfterOutage(t *testing.T) {
+	for _, before := range [][]string{{}, {"A"}, {"A", "B"}} {
+		for starts := range 4 {
+			for _, last := range [][]string{{}, {"B"}, {"A", "C"}} {
+				subtest(t, fmt.Sprint(before, starts, last), func(t *testing.T, k *kit) {
+					k.start()
+					k.find(before...)
+					time.Sleep(time.Minute)
+					k.away()
+					for range starts {
+						k.find("A", "B")
+						time.Sleep(10 * time.Minute)
+						k.stop()
+						k.start()
+					}
+					k.find("X", "Y", "Z")
+					time.Sleep(10 * time.Minute)
+					k.find(last...)
+					time.Sleep(10 * time.Minute)
+					k.receiver.Mend()
+					k.end(10 * time.Minute)
+					k.c.snapshotsAreLast(t)
+					if diff := cmp.Diff(last, k.c.follow(), cmpopts.EquateEmpty()); diff != "" {
+						t.Errorf("a follower believes: %s", diff)
+					}
+					waiting := 0
+					for _, e := range k.c.received() {
+						if e.Type == event.AgentStarted {
+							waiting = e.Data.(event.Agent).Waiting
+						}
+					}
+					if starts > 0 && waiting == 0 {
+						t.Error("the last agent.started says that nothing waits")
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestSettings(t *testing.T) {
+	for name, want := range map[string]string{
+		`{"Endpoints":["https://10.0.0.1:1/v1/events"]}`:                                       "cluster",
+		`{"Endpoints":["http://10.0.0.1:1/v1/events"],"Cluster":"c"}`:                          "endpoints.0",
+		`{"Endpoints":["http://localhost:1/"],"Cluster":"c"}`:                                  "endpoints.0",
+		`{"Endpoints":["http://127.0.0.1:1/","https://u:p@x/"],"Cluster":"c"}`:                 "endpoints.1",
+		`{"Endpoints":["http://127.0.0.1:1/","http://[::1]:1/","https://x:1/"],"Cluster":"c"}`: "",
+		`{"ClientCertFile":"/a"}`:                                                              "clientKeyFile",
+		`{"TokenFile":"../token"}`:                                                             "tokenFile",
+		`{"TokenFile":"token"}`:                                                                "",
+		`{"Mode":"pigeon"}`:                                                                    "mode",
+	} {
+		s := eventcenter.Settings{Mode: event.Batch}
+		must(t, json.Unmarshal([]byte(name), &s))
+		var got []string
+		mistakes, _ := errors.AsType[setting.Mistakes](s.Validate())
+		for key := range mistakes {
+			got = append(got, key)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: problems with %v, want %q", name, got, want)
+		}
+	}
 }

@@ -2,15 +2,10 @@ package eventcenter_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -25,9 +20,9 @@ import (
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
+	"github.com/nodeagent/nodeagent/test/certificate"
 )
 
 // runReal runs a reporter until cancel or the end of the test.
@@ -57,31 +52,19 @@ func eventually(t *testing.T, what string, is func() bool) {
 	t.Fatal(what)
 }
 
-// pair is a certificate with its key, PEM.
-type pair struct{ cert, key []byte }
-
 // issue makes a self-signed certificate.
-func issue(t *testing.T, name string) pair {
+func issue(t *testing.T, name string) certificate.Pair {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		DNSNames: []string{name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	must(t, err)
-	raw, err := x509.MarshalECPrivateKey(key)
-	must(t, err)
-	return pair{pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw})}
+	return certificate.Issue(t, nil, x509.Certificate{Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}})
 }
 
-func (p pair) tls(t *testing.T) tls.Certificate {
+// write writes a file that a reporter reads, and returns its name.
+func write(t *testing.T, dir, name string, data []byte) string {
 	t.Helper()
-	certificate, err := tls.X509KeyPair(p.cert, p.key)
-	must(t, err)
-	return certificate
+	name = filepath.Join(dir, name)
+	must(t, os.WriteFile(name, data, 0o600))
+	return name
 }
 
 // tlsServer counts its log lines: handshakes that its clients broke off.
@@ -96,11 +79,12 @@ func (s *tlsServer) Write(line []byte) (int, error) {
 }
 
 // serve serves c with a certificate, and asks for one.
-func serve(t *testing.T, c http.Handler, p pair) *tlsServer {
+func serve(t *testing.T, c http.Handler, config *tls.Config, p certificate.Pair) *tlsServer {
 	t.Helper()
 	server := &tlsServer{Server: httptest.NewUnstartedServer(c)}
 	server.Config.ErrorLog = log.New(server, "", 0)
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{p.tls(t)}, ClientAuth: tls.RequestClientCert}
+	config.Certificates, config.ClientAuth = []tls.Certificate{p.TLS()}, tls.RequestClientCert
+	server.TLS = config
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return server
@@ -110,36 +94,29 @@ func serve(t *testing.T, c http.Handler, p pair) *tlsServer {
 // are read again after a replacement.
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
-	write := func(name string, data []byte) string {
-		t.Helper()
-		path := filepath.Join(dir, name)
-		must(t, os.WriteFile(path, data, 0o600))
-		return path
-	}
 	own, stranger, kubelet := issue(t, "center.prod"), issue(t, "center.prod"), issue(t, "system:node:node-1")
-	c := &center{}
+	c := newCenter()
 	var seen []string
 	var rotated atomic.Bool
-	c.answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
-		name := "nobody"
+	c.Answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
+		token, name := request.Header.Get("Authorization"), "nobody"
 		if certs := request.TLS.PeerCertificates; len(certs) > 0 {
 			name = certs[0].Subject.CommonName
 		}
-		seen = append(seen, request.Header.Get("Authorization")+" "+name)
-		if request.Header.Get("Authorization") == "Bearer old" && rotated.Load() {
+		seen = append(seen, token+" "+name)
+		refused := token == "Bearer old" && rotated.Load()
+		if refused {
 			w.WriteHeader(http.StatusUnauthorized)
-			return true
 		}
-		return false
+		return refused
 	})
-	evil := &center{}
-	first, impostor := serve(t, c, own), serve(t, evil, stranger)
-	listener := impostor.Listener.Addr().String()
-	config := realConfig(reporttest.NewStore(), "https://"+listener)
-	config.Settings = eventcenter.Settings{Cluster: "prod", ServerName: "center.prod",
-		Endpoints: []string{"https://" + listener, first.URL},
-		CAFile:    write("ca", own.cert), TokenFile: write("token", []byte("old\n")),
-		ClientCertFile: write("pair", slices.Concat(kubelet.cert, kubelet.key)), ClientKeyFile: filepath.Join(dir, "pair")}
+	evil := newCenter()
+	first, impostor := serve(t, c, &tls.Config{}, own), serve(t, evil, &tls.Config{}, stranger)
+	pair := write(t, dir, "pair", slices.Concat(kubelet.Cert, kubelet.Key))
+	config := realConfig(reporttest.NewStore(), impostor.URL, first.URL)
+	config.Settings.CAFile, config.Settings.ServerName = write(t, dir, "ca", own.Cert), "center.prod"
+	config.Settings.TokenFile = write(t, dir, "token", []byte("old\n"))
+	config.Settings.ClientCertFile, config.Settings.ClientKeyFile = pair, pair
 	r := eventcenter.New(config)
 	runReal(t, r)
 	w := reporttest.NewWorld()
@@ -147,31 +124,25 @@ func TestRotation(t *testing.T) {
 	if r.Stats().Endpoint != first.URL {
 		t.Errorf("in use: %s", r.Stats().Endpoint)
 	}
-	write("token", nil) // half of a replacement
-	before := c.asked()
+	write(t, dir, "token", nil) // half of a replacement
+	before := c.Asked()
 	for i := range 3 {
 		r.Update(w.Run("a", nil, "Empty"+string(rune('A'+i))))
-		eventually(t, "no request", func() bool { return c.asked() > before+i })
+		eventually(t, "no request", func() bool { return c.Asked() > before+i })
 	}
-	write("token", []byte("new\n"))
+	write(t, dir, "token", []byte("new\n"))
 	rotated.Store(true)
 	for i := range 5 {
 		r.Update(w.Run("a", nil, "Token"+string(rune('A'+i))))
 		time.Sleep(20 * time.Millisecond)
 	}
-	eventually(t, "the new token is not used", func() bool {
-		return slices.Contains(c.lines(), "TokenE")
-	})
-	c.mu.Lock()
-	last, empty := seen[len(seen)-1], slices.Contains(seen, " system:node:node-1")
-	c.mu.Unlock()
-	if empty {
-		t.Error("the empty token is used")
+	eventually(t, "the new token is not used", func() bool { return slices.Contains(c.lines(), "TokenE") })
+	c.Lock()
+	defer c.Unlock()
+	if last := seen[len(seen)-1]; last != "Bearer new system:node:node-1" || slices.Contains(seen, " system:node:node-1") {
+		t.Errorf("last came %q, of %q", last, seen) // the empty token is not used
 	}
-	if last != "Bearer new system:node:node-1" {
-		t.Errorf("last came %q", last)
-	}
-	if evil.asked() > 0 {
+	if evil.Asked() > 0 {
 		t.Error("the impostor was sent something")
 	}
 }
@@ -179,57 +150,48 @@ func TestRotation(t *testing.T) {
 // A replaced certificate authority is read again after the connection failed.
 func TestNewAuthority(t *testing.T) {
 	before, after := issue(t, "center.prod"), issue(t, "center.prod")
-	c, ca := &center{}, filepath.Join(t.TempDir(), "ca")
-	must(t, os.WriteFile(ca, before.cert, 0o600))
-	server := serve(t, c, after)
+	c, dir := newCenter(), t.TempDir()
+	server := serve(t, c, &tls.Config{}, after)
 	config := realConfig(reporttest.NewStore(), server.URL)
-	config.Settings.CAFile, config.Settings.ServerName = ca, "center.prod"
-	r := eventcenter.New(config)
-	runReal(t, r)
+	config.Settings.CAFile, config.Settings.ServerName = write(t, dir, "ca", before.Cert), "center.prod"
+	runReal(t, eventcenter.New(config))
 	eventually(t, "no handshake was broken off", func() bool { return server.refused.Load() > 0 })
-	if c.asked() > 0 {
+	if c.Asked() > 0 {
 		t.Fatal("a certificate of another authority is believed")
 	}
-	must(t, os.WriteFile(ca, after.cert, 0o600))
+	write(t, dir, "ca", after.Cert)
 	eventually(t, "the new authority is not read", func() bool { return len(c.received()) > 0 })
 }
 
 // The reporter sends no event after a redirect, to a proxy of the environment, or to a server with old TLS versions
 // only.
 func TestNobodyElseIsAsked(t *testing.T) {
-	other := &center{}
+	other := newCenter()
 	thief := httptest.NewServer(other)
 	defer thief.Close()
 	t.Setenv("HTTP_PROXY", thief.URL)
 	t.Setenv("HTTPS_PROXY", thief.URL)
-	c := &center{}
-	c.answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
+	c := newCenter()
+	c.Answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
 		http.Redirect(w, request, thief.URL, http.StatusPermanentRedirect)
 		return true
 	})
 	p := issue(t, "center.prod")
-	old := httptest.NewUnstartedServer(other)
-	old.TLS = &tls.Config{Certificates: []tls.Certificate{p.tls(t)}, MaxVersion: tls.VersionTLS11,
-		MinVersion: tls.VersionTLS10}
-	old.StartTLS()
-	defer old.Close()
+	old := serve(t, other, &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, p)
 	server := httptest.NewServer(c)
 	defer server.Close()
-	ca := filepath.Join(t.TempDir(), "ca")
-	must(t, os.WriteFile(ca, p.cert, 0o600))
-	config := realConfig(reporttest.NewStore(), "")
-	config.Settings.CAFile, config.Settings.ServerName = ca, "center.prod"
-	config.Settings.Endpoints = []string{old.URL, server.URL, "https://127.0.0.1:9/"}
+	config := realConfig(reporttest.NewStore(), old.URL, server.URL, "https://127.0.0.1:9/")
+	config.Settings.CAFile, config.Settings.ServerName = write(t, t.TempDir(), "ca", p.Cert), "center.prod"
 	runReal(t, eventcenter.New(config))
-	eventually(t, "no request", func() bool { return c.asked() > 1 })
-	if n := other.asked(); n > 0 {
+	eventually(t, "no request", func() bool { return c.Asked() > 1 })
+	if n := other.Asked(); n > 0 {
 		t.Errorf("%d requests to others", n)
 	}
 }
 
 // The connections of the caller's transport stay open.
 func TestTransportOfTheCaller(t *testing.T) {
-	c := &center{}
+	c := newCenter()
 	server := httptest.NewServer(c)
 	defer server.Close()
 	transport := &http.Transport{}
@@ -237,7 +199,7 @@ func TestTransportOfTheCaller(t *testing.T) {
 	config := realConfig(reporttest.NewStore(), server.URL)
 	config.Transport = transport
 	done, cancel := runReal(t, eventcenter.New(config))
-	eventually(t, "no request", func() bool { return c.asked() > 0 })
+	eventually(t, "no request", func() bool { return c.Asked() > 0 })
 	cancel()
 	<-done
 	reused := false
@@ -273,17 +235,13 @@ func TestSilentServer(t *testing.T) {
 			}()
 		}
 	}()
-	c := &center{}
+	c := newCenter()
 	server := httptest.NewServer(c)
 	defer server.Close()
-	config := realConfig(reporttest.NewStore(), "")
-	config.Settings.Endpoints = []string{"http://" + listener.Addr().String(), server.URL}
-	r := eventcenter.New(config)
+	r := eventcenter.New(realConfig(reporttest.NewStore(), "http://"+listener.Addr().String(), server.URL))
 	runReal(t, r)
 	r.Update(reporttest.NewWorld().Run("a", nil, "One"))
-	eventually(t, "the other endpoint is not used", func() bool {
-		return slices.Contains(c.lines(event.FaultRaised), "One")
-	})
+	eventually(t, "the other endpoint is not used", func() bool { return slices.Contains(c.lines(), "One") })
 	if n := sent.Load(); n > 64<<20 { // more than the kernel buffers
 		t.Errorf("%d bytes of headers were read", n)
 	}

@@ -16,6 +16,8 @@ const (
 	maxSize  = 256 << 10
 	// farewell is how long an exiting agent tries to send its last event.
 	farewell = 1500 * time.Millisecond
+	// gapWait is how long rejected events wait for the event that names them. The center may reject that one, too.
+	gapWait = time.Minute
 )
 
 // sender is the state of Run.
@@ -24,12 +26,14 @@ type sender struct {
 	sequence uint64 // within the stream
 	mode     event.Mode
 	count    int // most events of one request: fewer after the center found one too large
+	single   int // events to send in structured mode, because the center refused a batch of so many
 	alive    time.Duration
 	backoff  report.Backoff
 
 	snapshotAt time.Time // when the next is due: at once after the center was away
 	sentAt     time.Time
 	retryAt    time.Time
+	gapAt      time.Time // no event names lost ones before
 }
 
 // Run sends until ctx ends.
@@ -95,7 +99,11 @@ func (r *Reporter) step(ctx context.Context) time.Time {
 		r.failed(ctx, err)
 		return r.retryAt
 	}
-	return report.Earliest(r.snapshotDue(), r.sentAt.Add(r.alive))
+	due := report.Earliest(r.snapshotDue(), r.sentAt.Add(r.alive))
+	if r.outbox.Counts().Lost > 0 {
+		due = report.Earliest(due, r.gapAt)
+	}
+	return due
 }
 
 // expire gives up the events that are too old.
@@ -143,9 +151,11 @@ func (r *Reporter) sendChanges(ctx context.Context) error {
 func (r *Reporter) take() []report.Item {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.reportLost()
+	if !time.Now().Before(r.gapAt) {
+		r.reportLost()
+	}
 	count := r.count
-	if r.mode != event.Batch {
+	if r.modeNow() != event.Batch {
 		count = 1
 	}
 	return r.outbox.Batch(count, maxSize)
@@ -164,7 +174,7 @@ func (r *Reporter) sendBatch(ctx context.Context, batch []report.Item) error {
 		r.delivered(batch)
 	case c == http.StatusRequestEntityTooLarge && len(batch) > 1:
 		r.count = len(batch) / 2
-	case c == http.StatusRequestEntityTooLarge, c == http.StatusBadRequest, c == http.StatusUnprocessableEntity:
+	case isRejected(err):
 		r.reject(batch, err)
 	default:
 		return err
@@ -172,11 +182,28 @@ func (r *Reporter) sendBatch(ctx context.Context, batch []report.Item) error {
 	return nil
 }
 
-// send makes one request. If the center refuses the mode, it switches to the next simpler one and returns again.
+// modeNow returns the mode of the next request.
+func (r *Reporter) modeNow() event.Mode {
+	if r.single > 0 && r.mode == event.Batch {
+		return event.Structured
+	}
+	return r.mode
+}
+
+// send makes one request. If the center refuses the mode, or a batch without naming an event, it switches to a simpler
+// one and returns again.
 func (r *Reporter) send(ctx context.Context, bodies ...[]byte) (again bool, err error) {
-	m, err := r.mode.Message(bodies...)
+	mode := r.modeNow()
+	m, err := mode.Message(bodies...)
 	if err == nil {
 		err = r.post(ctx, m)
+	}
+	if mode == event.Batch && isInvalid(err) && len(rejected(err, len(bodies))) == 0 {
+		r.single = len(bodies)
+		return true, nil
+	}
+	if mode != r.mode && (err == nil || isRejected(err)) {
+		r.single--
 	}
 	if next := r.mode.Simpler(); code(err) == http.StatusUnsupportedMediaType && next != "" {
 		r.config.Log.Info("the event center refuses this mode: sending in a simpler one", "mode", r.mode, "instead", next)
@@ -195,24 +222,38 @@ func (r *Reporter) delivered(batch []report.Item) {
 	r.observe()
 }
 
-// reject quarantines the events that the center names. If it names none, the batch is split until one event is left.
-func (r *Reporter) reject(batch []report.Item, err error) {
-	var named []event.Rejected
+// isInvalid reports whether the center finds an event invalid, or one of a batch, or the batch.
+func isInvalid(err error) bool {
+	return code(err) == http.StatusBadRequest || code(err) == http.StatusUnprocessableEntity
+}
+
+// isRejected reports whether the center will never accept the event, or the batch.
+func isRejected(err error) bool {
+	return isInvalid(err) || code(err) == http.StatusRequestEntityTooLarge
+}
+
+// rejected returns the events that the center names, of a number that was sent.
+func rejected(err error, sent int) (named []event.Rejected) {
 	if f, ok := errors.AsType[*event.RefusedError](err); ok {
 		for _, n := range f.Rejected {
-			if n.Index >= 0 && n.Index < len(batch) {
+			if n.Index >= 0 && n.Index < sent {
 				named = append(named, n)
 			}
 		}
 	}
-	if len(named) == 0 && len(batch) > 1 {
-		r.count = len(batch) / 2
-		return
-	}
+	return named
+}
+
+// reject quarantines the events that the center names, or the only one.
+func (r *Reporter) reject(batch []report.Item, err error) {
+	named := rejected(err, len(batch))
 	if len(named) == 0 {
 		named = []event.Rejected{{Reason: report.Text(err.Error(), 200)}}
 	}
 	r.backoff.Succeeded() // the center answers
+	if now := time.Now(); !r.gapAt.After(now) {
+		r.gapAt = now.Add(gapWait)
+	}
 	r.config.Observer.Wrote(r.Name(), report.ResultRejected, err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -233,8 +274,7 @@ func (r *Reporter) sendState(ctx context.Context, e event.Event) error {
 	for again := err == nil; again; {
 		again, err = r.send(ctx, body)
 	}
-	switch code(err) {
-	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge:
+	if isRejected(err) {
 		r.config.Observer.Wrote(r.Name(), report.ResultRejected, err)
 		r.config.Log.Warn("drop a rejected event", "type", e.Type, "err", err)
 		r.sentAt = time.Now()
