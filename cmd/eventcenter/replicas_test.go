@@ -145,28 +145,19 @@ func TestReplicasKilled(t *testing.T) {
 	if *long {
 		rounds = 9
 	}
-	h := newWebhook(t, false)
-	h.Killed = true
-	r := startReplicas(t, "--subscriptions", h.settings(""))
-	r.worker("")
-	h.subscribe(r.all[0], "all") // a worker that lost its cursor would begin at the newest event
 	l := newLoad(8)
-	sub := &follower{t: t, last: "0", seen: map[string]int{}}
-	use := func(p *process, untilStopped func()) {
-		var running sync.WaitGroup
-		running.Go(func() { sub.follow(t.Context(), p, 0) })
-		running.Go(func() { l.send(p) })
-		untilStopped()
-		running.Wait()
-	}
+	u := newUsers(t, l, false)
+	r := startReplicas(t, "--subscriptions", u.hook.settings(""))
+	r.worker("")
+	u.hook.subscribe(r.all[0], "all") // a worker that lost its cursor would begin at the newest event
 	for range rounds {
 		victim := r.worker(`"all"`)
-		use(r.all[victim], func() {
+		u.during(r.all[victim], func() {
 			l.wait(t, 200)
 			r.all[victim].stop(syscall.SIGKILL)
 		})
 		other := (victim + 1) % 3
-		use(r.all[other], func() {
+		u.during(r.all[other], func() {
 			l.wait(t, 200)
 			r.start(victim)
 			l.wait(t, 100)
@@ -174,15 +165,14 @@ func TestReplicasKilled(t *testing.T) {
 		})
 		r.start(other)
 		idle := (r.worker(`"all"`) + 1) % 3
-		use(r.all[idle], func() {
+		u.during(r.all[idle], func() {
 			l.wait(t, 200)
 			r.all[idle].stop(syscall.SIGKILL)
 		})
 		r.start(idle)
 	}
 	r.once(l)
-	sub.once(t, r.all[2], len(readAll(t, r.all[2])))
-	h.awaitAll(l)
+	u.haveAll(r.all[2], len(readAll(t, r.all[2])))
 }
 
 // A journal of one kind is not opened as the other, and not migrated while a center has it open.
