@@ -175,7 +175,8 @@ func (c *realCluster) agents(t *testing.T, p *process, ca *authority) {
 		"node-a": {Cluster: "prod", CAFile: centerCA, TokenFile: token},
 		"node-b": {Cluster: "prod", CAFile: centerCA, ClientCertFile: pair, ClientKeyFile: pair},
 	} {
-		startAgent(t, p, name, s).Update(reporttest.NewWorld().Run("disk", nil, "Of"+name))
+		agent, _ := startAgent(t, p, name, s)
+		agent.Update(reporttest.NewWorld().Run("disk", nil, "Of"+name))
 	}
 	hasFault := func(reason string) {
 		t.Helper()

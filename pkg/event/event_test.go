@@ -178,19 +178,6 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A newer agent may send members that this receiver does not know.
-func TestNewerSender(t *testing.T) {
-	e, _ := OfUpdate(raised())
-	data, err := from(e).Encode()
-	must(t, err)
-	text := strings.Replace(string(data), `"check":`, `"ofTomorrow":[1],"check":`, 1)
-	text = strings.Replace(text, `"severity":"fatal",`, `"severity":"fatal","oftomorrow":"x",`, 1)
-	got, err := Decode([]byte(text))
-	if diff := cmp.Diff(from(e), got); diff != "" || err != nil {
-		t.Errorf("%v\n%s", err, diff)
-	}
-}
-
 func FuzzDecode(f *testing.F) {
 	update, _ := OfUpdate(raised())
 	activity, _ := OfActivity(released())
