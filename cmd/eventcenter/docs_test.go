@@ -107,8 +107,9 @@ func TestQuickStart(t *testing.T) {
 	commands = strings.Replace(commands, " &\n", " --listen 127.0.0.1:0 & pid=$!\ntrap 'kill $pid; wait $pid' EXIT\n"+
 		"until [ -s eventcenter-data/address ]; do sleep 0.1; done\n", 1)
 	commands = strings.ReplaceAll(commands, "http://127.0.0.1:10685", "$(cat eventcenter-data/address)")
-	must(t, contains(run(t, dir, nil, "sh", "-euc", commands), "data in ", `{"offset":"1","stored":1`, "CLUSTER", "SEVERITY",
-		"com.example.hello", "hello", "the whole journal can be read", "event: bookmark", "id: 1\ndata: ", "/login\ncode: "))
+	out := run(t, dir, nil, "sh", "-euc", commands)
+	must(t, contains(out, "data in ", `{"offset":"1","stored":1`, "CLUSTER", "SEVERITY", "com.example.hello", "hello",
+		"the whole journal can be read", "event: bookmark", "id: 1\ndata: ", "/login\ncode: "))
 }
 
 // The scripts of docs/send-events.md raise and end a fault unchanged.

@@ -111,8 +111,8 @@ func (n *natsServers) kill(i int) {
 // replicas writes the settings file of a replica.
 func (n *natsServers) replicas(i int, credentials string) string {
 	name := filepath.Join(n.t.TempDir(), "replicas.yaml")
-	text := fmt.Sprintf("journal: jetstream\nname: replica-%d\nnats: {url: %q, credentialsFile: %q, caFile: %q}\n", i, n.url,
-		credentials, n.ca)
+	text := fmt.Sprintf("journal: jetstream\nname: replica-%d\n"+
+		"nats: {url: %q, credentialsFile: %q, caFile: %q}\n", i, n.url, credentials, n.ca)
 	must(n.t, os.WriteFile(name, []byte(text), 0o600))
 	return name
 }

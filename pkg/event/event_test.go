@@ -73,10 +73,11 @@ func TestEncode(t *testing.T) {
 
 func TestRoundTrip(t *testing.T) {
 	for kind, data := range map[Type]any{
-		NodeSnapshot: Snapshot{AsOf: "00000000000000000041", Part: 1, End: true, Faults: []Fault{{ID: "a"}},
+		NodeSnapshot: Snapshot{AsOf: Sequence(41), Part: 1, End: true, Faults: []Fault{{ID: "a"}},
 			Leftovers: []Activity{{ID: "b"}}},
-		AgentAlive:                           Agent{Version: "1", Configuration: "c", LastSequence: "00000000000000000041", Blind: []string{"dns"}},
-		AgentGap:                             Gap{[]Range{{"", "00000000000000000001", "00000000000000000041", "dropped"}}},
+		AgentAlive: Agent{Version: "1", Configuration: "c", LastSequence: Sequence(41),
+			Blind: []string{"dns"}},
+		AgentGap:                             Gap{[]Range{{"", Sequence(1), Sequence(41), "dropped"}}},
 		"io.github.nodeagent.of.tomorrow.v2": json.RawMessage(`{"a":[1,2]}`),
 	} {
 		roundTrip(t, from(Event{Type: kind, Time: at(1).Wall, Severity: finding.Info, Data: data}))
