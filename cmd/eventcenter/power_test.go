@@ -60,7 +60,7 @@ func newPowered(t *testing.T, centers int, without change) *powered {
 	}
 	file("token", strings.Repeat("power", 8)+"\n")
 	file("secret", "what the replicas show\n")
-	ports, command := map[string]int{}, "umask 077\n"
+	ports, command := map[string]int{}, "umask 077\nchmod 600 /tls/key /secret\n"
 	routes := []string{"127.0.0.1:10785", "127.0.0.1:10786", "127.0.0.1:10787"}
 	for i := range centers {
 		flags := ""
