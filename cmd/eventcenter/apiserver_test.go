@@ -49,11 +49,9 @@ func TestRealAPIServer(t *testing.T) {
 	c := newRealCluster(t)
 	files := t.TempDir()
 	ca := newAuthority(t)
-	settings, clientCA := filepath.Join(files, "clusters.yaml"), filepath.Join(files, "ca")
-	must(t, os.WriteFile(clientCA, ca.Cert, 0o600))
-	must(t, os.WriteFile(settings, fmt.Appendf(nil, `clusters:
+	settings := put(t, files, "clusters.yaml", fmt.Sprintf(`clusters:
   - {name: prod, kubeconfig: %q, audience: center, agents: [default/agent], clientCAFile: %q, readers: true, poolLabel: pool}
-`, c.Kubeconfig("center", c.token("center", "", "")), clientCA), 0o600))
+`, c.Kubeconfig("center", c.token("center", "", "")), put(t, files, "ca", string(ca.Cert))))
 	must(t, os.Mkdir(filepath.Join(files, "tls"), 0o700))
 	writeCertificate(t, filepath.Join(files, "tls"), 1)
 	flags := []string{"--clusters", settings, "--tls-cert", filepath.Join(files, "tls/cert"), "--tls-key",
@@ -177,13 +175,12 @@ func (c *realCluster) readers(t *testing.T, p *process) {
 // agents runs the agent's real reporter: with a token, and with kubelet's certificate, which is replaced in between.
 func (c *realCluster) agents(t *testing.T, p *process, ca *authority) {
 	dir, centerCA := t.TempDir(), filepath.Join(p.dir, "../tls/cert")
-	token, pair := filepath.Join(dir, "token"), filepath.Join(dir, "kubelet.pem")
-	kubelet := func(until time.Duration) {
-		text := ca.issue("system:node:node-b", "system:nodes", until, x509.ExtKeyUsageClientAuth)
-		must(t, os.WriteFile(pair, text, 0o600))
+	token := put(t, dir, "token", c.token("agent", "agent-a", "center"))
+	kubelet := func(until time.Duration) string {
+		pair := ca.issue("system:node:node-b", "system:nodes", until, x509.ExtKeyUsageClientAuth)
+		return put(t, dir, "kubelet.pem", string(pair))
 	}
-	must(t, os.WriteFile(token, []byte(c.token("agent", "agent-a", "center")), 0o600))
-	kubelet(-time.Hour)
+	pair := kubelet(-time.Hour)
 	for name, s := range map[string]eventcenter.Settings{
 		"node-a": {Cluster: "prod", CAFile: centerCA, TokenFile: token},
 		"node-b": {Cluster: "prod", CAFile: centerCA, ClientCertFile: pair, ClientKeyFile: pair},
@@ -350,8 +347,7 @@ func (a *authority) issue(name, organization string, until time.Duration, usage 
 // it: on a fast machine, the tests use up the budget of unknown tokens.
 func (p *process) as(token string, pair []byte, method, path string, body []byte) (status int, answer string) {
 	p.t.Helper()
-	ca, err := os.ReadFile(filepath.Join(p.dir, "../tls/cert"))
-	must(p.t, err)
+	ca := read(p.t, filepath.Join(p.dir, "../tls/cert"))
 	config := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
 	config.RootCAs.AppendCertsFromPEM(ca)
 	if pair != nil {
@@ -362,10 +358,9 @@ func (p *process) as(token string, pair []byte, method, path string, body []byte
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
 	await(p.t, func() error {
-		var text []byte
-		status, text, err = p.ask(client, token, method, path, "application/cloudevents+json", body)
+		got, text, err := p.ask(client, token, method, path, "application/cloudevents+json", body)
 		must(p.t, err)
-		answer = string(text)
+		status, answer = got, string(text)
 		return unless(status != http.StatusTooManyRequests, "%s: %s", path, answer)
 	})
 	return status, answer

@@ -65,8 +65,7 @@ func TestDamagedControl(t *testing.T) {
 			dir := t.TempDir()
 			start(t, dir).stop(syscall.SIGTERM)
 			file := filepath.Join(dir, "control.db")
-			data, err := os.ReadFile(file)
-			must(t, err)
+			data := read(t, file)
 			damaged := damage(data)
 			must(t, os.WriteFile(file, damaged, 0o600))
 			p := start(t, dir)
@@ -122,8 +121,7 @@ func TestNextVersion(t *testing.T) {
 		now      int
 	}{{day[0], "reads format 3 only", 3}, {filepath.Join(dir, "control.db"), "knows 1", 1}} {
 		format(t, file.name, file.now+1)
-		before, err := os.ReadFile(file.name)
-		must(t, err)
+		before := read(t, file.name)
 		reason := fmt.Sprintf("its format is %d, this program %s", file.now+1, file.is)
 		expect(t, exitCouldNotTell, reason, "serve", "--dir", dir, "--listen", "127.0.0.1:0")
 		unchanged(t, file.name, before)
@@ -149,8 +147,7 @@ func writeCertificate(t *testing.T, dir string, serial int64) {
 	pair := certificate.Issue(t, nil, x509.Certificate{SerialNumber: big.NewInt(serial),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(127, 0, 0, 2)}})
 	for name, text := range map[string][]byte{"cert": pair.Cert, "key": pair.Key} {
-		must(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
-		must(t, os.Chtimes(filepath.Join(dir, name), time.Time{}, time.Unix(serial*1000, 0)))
+		must(t, os.Chtimes(put(t, dir, name, string(text)), time.Time{}, time.Unix(serial*1000, 0)))
 	}
 }
 
@@ -174,7 +171,7 @@ func TestTLS(t *testing.T) {
 	}
 	expect(t, exitFine, "", "nodes", "--dir", dir, "--ca", cert)
 	expect(t, exitCouldNotTell, "certificate", "nodes", "--dir", dir)
-	must(t, os.WriteFile(cert, []byte("half"), 0o600))
+	put(t, files, "cert", "half")
 	if n := serial(t, address); n != 1 {
 		t.Errorf("half written: serial %d", n)
 	}
@@ -189,25 +186,20 @@ func TestTLS(t *testing.T) {
 func TestSecretModes(t *testing.T) {
 	dir := t.TempDir()
 	writeCertificate(t, dir, 1)
-	put := func(name, text string) string {
-		t.Helper()
-		name = filepath.Join(dir, name)
-		must(t, os.WriteFile(name, []byte(text), 0o600))
-		return name
-	}
-	secret, key := put("secret", "sixteen characters"), filepath.Join(dir, "key")
+	secret, key := put(t, dir, "secret", "sixteen characters"), filepath.Join(dir, "key")
+	other := put(t, dir, "other", "sixteen characters")
 	peers := []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"}
 	for _, test := range []struct {
 		file string
 		args []string
 	}{
 		{key, []string{"--tls-cert", filepath.Join(dir, "cert"), "--tls-key", key}},
-		{secret, []string{"--oidc", put("oidc", "issuer: http://localhost\nclientID: x\naddress: http://localhost\n"+
+		{secret, []string{"--oidc", put(t, dir, "oidc", "issuer: http://localhost\nclientID: x\naddress: http://localhost\n"+
 			"groups: [x]\nclientSecretFile: "+secret+"\n")}},
-		{secret, []string{"--clusters", put("clusters", "clusters: [{name: x, kubeconfig: "+secret+"}]\n")}},
-		{secret, []string{"--replicas", put("replicas", replicasFile(0, secret, "", peers))}},
-		{key, []string{"--replicas", put("replicas-tls", replicasFile(0, put("other", "sixteen characters"), dir, peers))}},
-		{secret, []string{"--replicas", put("nats", "journal: jetstream\nname: a\nnats: {url: \"tls://localhost\", "+
+		{secret, []string{"--clusters", put(t, dir, "clusters", "clusters: [{name: x, kubeconfig: "+secret+"}]\n")}},
+		{secret, []string{"--replicas", put(t, dir, "replicas", replicasFile(0, secret, "", peers))}},
+		{key, []string{"--replicas", put(t, dir, "replicas-tls", replicasFile(0, other, dir, peers))}},
+		{secret, []string{"--replicas", put(t, dir, "nats", "journal: jetstream\nname: a\nnats: {url: \"tls://localhost\", "+
 			"credentialsFile: "+secret+"}\n")}},
 	} {
 		for _, mode := range []os.FileMode{0o644, 0o660} {

@@ -274,6 +274,21 @@ func expect(t *testing.T, want int, has string, args ...string) string {
 	return out
 }
 
+// put writes a file, and returns its name.
+func put(t testing.TB, dir, name, text string) string {
+	t.Helper()
+	name = filepath.Join(dir, name)
+	must(t, os.WriteFile(name, []byte(text), 0o600))
+	return name
+}
+
+func read(t testing.TB, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	must(t, err)
+	return data
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -143,8 +143,7 @@ func TestBackupRestore(t *testing.T) {
 		t.Errorf("the journal is %s, was %s\n%s", another, uuid, diff)
 	}
 	expect(t, exitProblems, `"found":3`, "report", "daily", "-o", "json", "--dir", restored)
-	data, err := os.ReadFile(archive)
-	must(t, err)
+	data := read(t, archive)
 	flipped := bytes.Clone(data)
 	flipped[bytes.Index(data, []byte("SQLite format 3"))+4000] ^= 1
 	for name, damaged := range map[string][]byte{"cut off": data[:len(data)/2], "another byte": flipped} {

@@ -40,12 +40,11 @@ func startNATS(t *testing.T) *natsServers {
 		n.client[i], routes[i] = freeAddress(t), freeAddress(t)
 	}
 	for i := range n.all {
-		n.conf[i] = filepath.Join(dir, fmt.Sprintf("nats-%d.conf", i))
 		text := fmt.Sprintf("server_name: n%d\nlisten: %q\nmax_payload: 16MB\n"+
 			"jetstream { store_dir: %q, sync_interval: always }\ntls { cert_file: %q, key_file: %q }\n"+
 			"cluster { name: c, listen: %q, routes: [nats://%s] }\n%s", i, n.client[i], filepath.Join(dir, fmt.Sprint("js", i)),
 			n.ca, filepath.Join(dir, "key"), routes[i], strings.Join(routes[:], ", nats://"), accounts)
-		must(t, os.WriteFile(n.conf[i], []byte(text), 0o600))
+		n.conf[i] = put(t, dir, fmt.Sprintf("nats-%d.conf", i), text)
 		n.start(i)
 		t.Cleanup(func() { n.kill(i) })
 	}
@@ -73,9 +72,7 @@ func (n *natsServers) accounts(dir string) (conf string) {
 		must(n.t, err)
 		text, err := jwt.FormatUserConfig(signed(jwt.NewUserClaims(userKey), of), seed)
 		must(n.t, err)
-		name = filepath.Join(dir, name)
-		must(n.t, os.WriteFile(name, text, 0o600))
-		return name
+		return put(n.t, dir, name, string(text))
 	}
 	operator, operatorKey := pair(nkeys.CreateOperator())
 	_, systemKey := pair(nkeys.CreateAccount())
@@ -110,11 +107,8 @@ func (n *natsServers) kill(i int) {
 
 // replicas writes the settings file of a replica.
 func (n *natsServers) replicas(i int, credentials string) string {
-	name := filepath.Join(n.t.TempDir(), "replicas.yaml")
-	text := fmt.Sprintf("journal: jetstream\nname: replica-%d\n"+
-		"nats: {url: %q, credentialsFile: %q, caFile: %q}\n", i, n.url, credentials, n.ca)
-	must(n.t, os.WriteFile(name, []byte(text), 0o600))
-	return name
+	return put(n.t, n.t.TempDir(), "replicas.yaml", fmt.Sprintf("journal: jetstream\nname: replica-%d\n"+
+		"nats: {url: %q, credentialsFile: %q, caFile: %q}\n", i, n.url, credentials, n.ca))
 }
 
 // Three centers keep their journal in foreign NATS servers, over TLS and with credentials. One server may be lost;
@@ -150,8 +144,7 @@ func TestOutsideNATS(t *testing.T) {
 		must(t, p.post(raised(fmt.Sprint("back-", i), 1)))
 	}
 	stranger.await(http.StatusServiceUnavailable, "Authorization Violation")
-	good, err := os.ReadFile(n.credentials)
-	must(t, err)
+	good := read(t, n.credentials)
 	must(t, os.WriteFile(n.strangers, good, 0o600)) // renew the credentials
 	stranger.await(http.StatusOK)
 	stranger.stop(syscall.SIGTERM)
@@ -197,8 +190,7 @@ func TestNATSSubject(t *testing.T) {
 		return err
 	})
 	dir := t.TempDir()
-	secret, file := filepath.Join(dir, "secret"), filepath.Join(dir, "subscriptions.yaml")
-	must(t, os.WriteFile(secret, []byte("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n"), 0o600))
+	secret := put(t, dir, "secret", "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n")
 	settings := "targets:\n"
 	for i, credentials := range []string{n.credentials, n.strangers} {
 		settings += fmt.Sprintf("  - {url: 'tls://%s/fleet', secretFile: %q, credentialsFile: %q, caFile: %q, "+
@@ -206,8 +198,7 @@ func TestNATSSubject(t *testing.T) {
 	}
 	settings += fmt.Sprintf("subscriptions:\n  - {name: a, url: 'tls://%s/fleet.a'}\n"+
 		"  - {name: stranger, url: 'tls://%s/fleet.b'}\n", n.client[0], n.client[1])
-	must(t, os.WriteFile(file, []byte(settings), 0o600))
-	p := start(t, t.TempDir(), "--subscriptions", file)
+	p := start(t, t.TempDir(), "--subscriptions", put(t, dir, "subscriptions.yaml", settings))
 	arrive := func(want uint64) {
 		t.Helper()
 		await(t, func() error {

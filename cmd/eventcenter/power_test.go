@@ -54,18 +54,15 @@ func newPowered(t *testing.T, centers int, without change) *powered {
 	writeCertificate(t, dir, 1)
 	files := map[string]string{"/bin/eventcenter": buildWith(t, dir, without), "/tls/cert": filepath.Join(dir, "cert"),
 		"/tls/key": filepath.Join(dir, "key")}
-	file := func(name, text string) {
-		files["/"+name] = filepath.Join(dir, name)
-		must(t, os.WriteFile(files["/"+name], []byte(text), 0o600))
-	}
-	file("token", strings.Repeat("power", 8)+"\n")
-	file("secret", "what the replicas show\n")
+	files["/token"] = put(t, dir, "token", strings.Repeat("power", 8)+"\n")
+	files["/secret"] = put(t, dir, "secret", "what the replicas show\n")
 	ports, command := map[string]int{}, "umask 077\nchmod 600 /tls/key /secret\n"
 	routes := []string{"127.0.0.1:10785", "127.0.0.1:10786", "127.0.0.1:10787"}
 	for i := range centers {
 		flags := ""
 		if centers > 1 {
-			file(fmt.Sprintf("replica-%d.yaml", i), replicasFile(i, "/secret", "", routes))
+			name := fmt.Sprintf("replica-%d.yaml", i)
+			files["/"+name] = put(t, dir, name, replicasFile(i, "/secret", "", routes))
 			flags = fmt.Sprintf("--replicas /replica-%d.yaml", i)
 		}
 		command += fmt.Sprintf("mkdir -p /data/%d && cp /token /data/%[1]d/token && chmod 600 /data/%[1]d/token\n"+
@@ -108,19 +105,15 @@ func buildWith(t *testing.T, dir string, c change) string {
 	if c.file != "" {
 		file, err := filepath.Abs(filepath.Join("../..", c.file))
 		must(t, err)
-		text, err := os.ReadFile(file)
-		must(t, err)
+		text := read(t, file)
 		for i := 0; i < len(c.changes); i += 2 {
 			if strings.Count(string(text), c.changes[i]) != 1 {
 				t.Fatalf("%s does not have %q once", c.file, c.changes[i])
 			}
 			text = []byte(strings.Replace(string(text), c.changes[i], c.changes[i+1], 1))
 		}
-		changed := filepath.Join(dir, "changed.go")
-		overlay := fmt.Appendf(nil, `{"Replace": {%q: %q}}`, file, changed)
-		must(t, os.WriteFile(changed, text, 0o600))
-		must(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
-		args = append(args, "-overlay", filepath.Join(dir, "overlay.json"))
+		overlay := fmt.Sprintf(`{"Replace": {%q: %q}}`, file, put(t, dir, "changed.go", string(text)))
+		args = append(args, "-overlay", put(t, dir, "overlay.json", overlay))
 	}
 	run(t, "", []string{"CGO_ENABLED=0"}, "go", append(args, ".")...)
 	return filepath.Join(dir, "eventcenter")

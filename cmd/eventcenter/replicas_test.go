@@ -61,16 +61,14 @@ func (r *threeReplicas) each(do func(i int)) {
 func newReplicas(t *testing.T) *threeReplicas {
 	t.Helper()
 	r := &threeReplicas{t: t, net: clustertest.New(t)}
-	secret := filepath.Join(t.TempDir(), "secret")
-	must(t, os.WriteFile(secret, []byte("what the replicas show\n"), 0o600))
+	secret := put(t, t.TempDir(), "secret", "what the replicas show\n")
 	certificates := t.TempDir()
 	writeCertificate(t, certificates, 1)
 	for i := range r.all {
 		r.dirs[i] = t.TempDir()
-		r.files[i] = filepath.Join(t.TempDir(), "replicas.yaml")
 		addresses := r.net.Routes[i]
 		addresses[i] = r.net.Listen[i]
-		must(t, os.WriteFile(r.files[i], []byte(replicasFile(i, secret, certificates, addresses[:])), 0o600))
+		r.files[i] = put(t, t.TempDir(), "replicas.yaml", replicasFile(i, secret, certificates, addresses[:]))
 	}
 	return r
 }
@@ -194,7 +192,7 @@ func TestMigrateRefused(t *testing.T) {
 	refused("the center must be stopped", "migrate", "--replicas", r.files[0])
 	p.stop(syscall.SIGTERM)
 	refused("eventcenter migrate", "serve", "--listen", "127.0.0.1:0", "--replicas", r.files[0])
-	must(t, os.WriteFile(filepath.Join(r.dirs[0], "journal", "copy"), nil, 0o600))
+	put(t, filepath.Join(r.dirs[0], "journal"), "copy", "")
 	refused("a replica's copy", "serve", "--listen", "127.0.0.1:0")
 }
 
