@@ -19,6 +19,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/test/certificate"
+	"github.com/nodeagent/nodeagent/test/loopback"
 )
 
 // When a disk becomes read-only, after an error such as a bad block, writes fail with the reason, reads work, and a
@@ -145,7 +146,7 @@ func format(t *testing.T, name string, version int) {
 func writeCertificate(t *testing.T, dir string, serial int64) {
 	t.Helper()
 	pair := certificate.Issue(t, nil, x509.Certificate{SerialNumber: big.NewInt(serial),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(127, 0, 0, 2)}})
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(127, 0, 0, 2), net.ParseIP(loopback.Address())}})
 	for name, text := range map[string][]byte{"cert": pair.Cert, "key": pair.Key} {
 		must(t, os.Chtimes(put(t, dir, name, string(text)), time.Time{}, time.Unix(serial*1000, 0)))
 	}

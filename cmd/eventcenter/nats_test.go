@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
+	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -37,7 +38,7 @@ func startNATS(t *testing.T) *natsServers {
 	accounts := n.accounts(dir)
 	var routes [3]string
 	for i := range n.all {
-		n.client[i], routes[i] = freeAddress(t), freeAddress(t)
+		n.client[i], routes[i] = loopback.Free(t), loopback.Free(t)
 	}
 	for i := range n.all {
 		text := fmt.Sprintf("server_name: n%d\nlisten: %q\nmax_payload: 16MB\n"+
@@ -171,7 +172,7 @@ func (p *process) await(status int, texts ...string) {
 // startUnready starts a center that will not become ready, on an address of its own.
 func startUnready(t *testing.T, dir string, flags ...string) *process {
 	t.Helper()
-	return launch(t, os.Args[0], dir, freeAddress(t), flags...)
+	return launch(t, os.Args[0], dir, loopback.Free(t), flags...)
 }
 
 // A subject of a foreign NATS cluster is a subscription, over TLS and with an account: its stream has each event once,

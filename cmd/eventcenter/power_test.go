@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/test/guest"
+	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -68,7 +68,7 @@ func newPowered(t *testing.T, centers int, without change) *powered {
 		command += fmt.Sprintf("mkdir -p /data/%d && cp /token /data/%[1]d/token && chmod 600 /data/%[1]d/token\n"+
 			"eventcenter serve --dir /data/%[1]d --listen 10.0.2.15:%d --tls-cert /tls/cert --tls-key /tls/key %s &\n", i,
 			10685+i, flags)
-		address := freeAddress(t)
+		address := loopback.Free(t)
 		ports[address] = 10685 + i
 		insecure := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // on loopback, to a machine of the test
 		p.centers = append(p.centers, &process{t: t, dir: dir, url: "https://" + address,
@@ -77,15 +77,6 @@ func newPowered(t *testing.T, centers int, without change) *powered {
 	p.machine = guest.Server{Guest: guest.Guest{Cache: filepath.Join(repo, ".cache"), Dir: dir, Output: p.log},
 		Disk: newDisk(t, filepath.Join(dir, "disk.img")), Files: files, Command: command, Ports: ports}
 	return p
-}
-
-// freeAddress returns a free port of 127.0.0.1, for which the certificates are.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // newDisk creates a file with a file system.
