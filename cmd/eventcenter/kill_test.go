@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -138,16 +137,17 @@ func TestKilled(t *testing.T) {
 	t.Logf("%d acknowledged, %d stored, %d delivered, %d kills", len(l.acked), len(stored), u.hook.count(), kills)
 }
 
-// users are senders, a subscriber and a webhook.
+// users are senders, a subscriber to the stream, and a webhook.
 type users struct {
 	t    *testing.T
 	load *load
-	sub  follower
 	hook *webhook
+	last string         // where the subscriber reconnects
+	seen map[string]int // by it, by offset
 }
 
 func newUsers(t *testing.T, l *load, ordered bool) *users {
-	u := &users{t: t, load: l, sub: follower{t: t, last: "0", seen: map[string]int{}}, hook: newWebhook(t, ordered)}
+	u := &users{t: t, load: l, hook: newWebhook(t, ordered), last: "0", seen: map[string]int{}}
 	u.hook.Killed = true
 	return u
 }
@@ -156,7 +156,7 @@ func newUsers(t *testing.T, l *load, ordered bool) *users {
 func (u *users) during(p *process, do func()) {
 	end := u.load.begin(p)
 	var following sync.WaitGroup
-	following.Go(func() { u.sub.follow(u.t.Context(), p, 0) })
+	following.Go(func() { u.follow(p, 0) })
 	do()
 	end()
 	following.Wait()
@@ -165,9 +165,9 @@ func (u *users) during(p *process, do func()) {
 // haveAll demands that the subscriber has seen each offset once, and the webhook all acknowledged events.
 func (u *users) haveAll(p *process, newest int) {
 	u.t.Helper()
-	u.sub.follow(u.t.Context(), p, newest)
+	u.follow(p, newest)
 	for offset := 1; offset <= newest; offset++ {
-		if n := u.sub.seen[strconv.Itoa(offset)]; n != 1 {
+		if n := u.seen[strconv.Itoa(offset)]; n != 1 {
 			u.t.Fatalf("the subscriber saw offset %d %d times", offset, n)
 		}
 	}
@@ -208,27 +208,23 @@ func readAll(t *testing.T, p *process) map[string]int {
 	}
 }
 
-// follower is a subscriber that reconnects at its last position.
-type follower struct {
-	t    *testing.T
-	last string
-	seen map[string]int
-}
-
 // follow reads the stream until it ends, or until this many offsets were seen.
-func (f *follower) follow(ctx context.Context, p *process, enough int) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/v1/events", nil)
-	must(f.t, err)
+func (u *users) follow(p *process, enough int) {
+	request, err := http.NewRequestWithContext(u.t.Context(), http.MethodGet, p.url+"/v1/events", nil)
+	if err != nil {
+		u.t.Error(err)
+		return
+	}
 	request.Header.Set("Authorization", "Bearer "+p.token())
 	request.Header.Set("Accept", "text/event-stream")
-	request.Header.Set("Last-Event-ID", f.last)
+	request.Header.Set("Last-Event-ID", u.last)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return // already killed
 	}
 	defer response.Body.Close()
 	lines, id, kind, data := bufio.NewScanner(response.Body), "", "", ""
-	for (enough == 0 || len(f.seen) < enough) && lines.Scan() {
+	for (enough == 0 || len(u.seen) < enough) && lines.Scan() {
 		name, value, _ := strings.Cut(lines.Text(), ": ")
 		switch name {
 		case "id":
@@ -239,11 +235,11 @@ func (f *follower) follow(ctx context.Context, p *process, enough int) {
 			data = value
 		case "": // only now the message is complete
 			if data != "" && kind == "" {
-				f.seen[id]++
+				u.seen[id]++
 			} else if data != "" && kind != "bookmark" {
-				f.t.Errorf("%s: %s", kind, data)
+				u.t.Errorf("%s: %s", kind, data)
 			}
-			f.last, kind, data = id, "", ""
+			u.last, kind, data = id, "", ""
 		}
 	}
 }
