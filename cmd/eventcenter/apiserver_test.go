@@ -57,7 +57,10 @@ func TestRealAPIServer(t *testing.T) {
 	flags := []string{"--clusters", settings, "--tls-cert", filepath.Join(files, "tls/cert"), "--tls-key",
 		filepath.Join(files, "tls/key")}
 	p := start(t, filepath.Join(files, "data"), flags...)
-	p.knows(t, "node-a", "node-b")
+	await(t, func() error {
+		out, _ := cli(t, "nodes", "--dir", p.dir, "--ca", filepath.Join(files, "tls/cert"))
+		return contains(out, "node-a", "node-b")
+	})
 
 	t.Run("who sends", func(t *testing.T) { c.senders(t, p, ca) })
 	t.Run("who reads and subscribes", func(t *testing.T) { c.readers(t, p) })
@@ -81,15 +84,6 @@ func TestRealAPIServer(t *testing.T) {
 			_, metrics := p.as(p.token(), nil, "GET", "/metrics", nil)
 			must(t, contains(metrics, `eventcenter_identities_total{by="token",cluster="prod",result="unreviewed"} 1`))
 		}
-	})
-}
-
-// knows waits until the center lists these nodes.
-func (p *process) knows(t *testing.T, names ...string) {
-	t.Helper()
-	await(t, func() error {
-		out, _ := cli(t, "nodes", "--dir", p.dir, "--ca", filepath.Join(p.dir, "../tls/cert"))
-		return contains(out, names...)
 	})
 }
 

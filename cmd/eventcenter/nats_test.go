@@ -123,7 +123,7 @@ func TestOutsideNATS(t *testing.T) {
 		r.dirs[i], r.files[i] = t.TempDir(), n.replicas(i, n.credentials)
 		r.start(i)
 	})
-	stranger := startUnready(t, t.TempDir(), "--replicas", n.replicas(3, n.strangers))
+	stranger := launch(t, os.Args[0], t.TempDir(), loopback.Free(t), "--replicas", n.replicas(3, n.strangers))
 	l := newLoad(8)
 	end := l.begin(r.all[0])
 	l.wait(t, 100)
@@ -167,12 +167,6 @@ func (p *process) writesNothing(why string) {
 func (p *process) await(status int, texts ...string) {
 	p.t.Helper()
 	await(p.t, func() error { return p.has("/readyz", status, texts...) })
-}
-
-// startUnready starts a center that will not become ready, on an address of its own.
-func startUnready(t *testing.T, dir string, flags ...string) *process {
-	t.Helper()
-	return launch(t, os.Args[0], dir, loopback.Free(t), flags...)
 }
 
 // A subject of a foreign NATS cluster is a subscription, over TLS and with an account: its stream has each event once,

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster/clustertest"
+	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -245,7 +246,7 @@ func TestTwoLostVolumes(t *testing.T) {
 	r.all[2].stop(syscall.SIGKILL)
 	var left [3]*process
 	for i := range left {
-		left[i] = startUnready(t, r.dirs[i], "--replicas", r.files[i])
+		left[i] = launch(t, os.Args[0], r.dirs[i], loopback.Free(t), "--replicas", r.files[i])
 	}
 	await(t, func() error { return left[2].has("/v1/events", http.StatusOK, "dns/Slow") }) // its own events
 	for i, p := range left {
