@@ -28,8 +28,7 @@ func document(t *testing.T, name string, programs ...string) string {
 	for _, program := range programs {
 		need.Program(t, program)
 	}
-	text, err := os.ReadFile(filepath.Join("../../docs", name))
-	must(t, err)
+	text := read(t, filepath.Join("../../docs", name))
 	return string(text)
 }
 
@@ -76,7 +75,7 @@ func built(t *testing.T, place int, name string) (dir string) {
 	t.Helper()
 	_, programs := split(document(t, "subscribe.md", "go"), "go")
 	dir = t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(programs[place]), 0o600))
+	put(t, dir, "main.go", programs[place])
 	run(t, dir, nil, "go", "build", "-o", name, "main.go")
 	return dir
 }
@@ -107,8 +106,9 @@ func TestQuickStart(t *testing.T) {
 	commands = strings.Replace(commands, " &\n", " --listen 127.0.0.1:0 & pid=$!\ntrap 'kill $pid; wait $pid' EXIT\n"+
 		"until [ -s eventcenter-data/address ]; do sleep 0.1; done\n", 1)
 	commands = strings.ReplaceAll(commands, "http://127.0.0.1:10685", "$(cat eventcenter-data/address)")
-	must(t, contains(run(t, dir, nil, "sh", "-euc", commands), "data in ", `{"offset":"1","stored":1`, "CLUSTER", "SEVERITY",
-		"com.example.hello", "hello", "the whole journal can be read", "event: bookmark", "id: 1\ndata: ", "/login\ncode: "))
+	out := run(t, dir, nil, "sh", "-euc", commands)
+	must(t, contains(out, "data in ", `{"offset":"1","stored":1`, "CLUSTER", "SEVERITY", "com.example.hello", "hello",
+		"the whole journal can be read", "event: bookmark", "id: 1\ndata: ", "/login\ncode: "))
 }
 
 // The scripts of docs/send-events.md raise and end a fault unchanged.
@@ -180,8 +180,7 @@ func TestSubscribeWebhook(t *testing.T) {
 	address := loopback.Free(t)
 	h := &webhook{t: t, url: "http://" + address}
 	file := h.settings("subscriptions: [{name: a, url: '" + h.url + "/hook', filter: {severity: [warning]}}]\n")
-	secret, err := os.ReadFile(filepath.Join(filepath.Dir(file), "secret"))
-	must(t, err)
+	secret := read(t, filepath.Join(filepath.Dir(file), "secret"))
 	log, _ := background(t, dir, "webhook", "LISTEN="+address, "SECRET="+string(secret))
 	p := start(t, t.TempDir(), "--subscriptions", file)
 	must(t, p.post(raised("node-1", 1), raised("node-2", 1)))

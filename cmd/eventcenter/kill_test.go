@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -116,35 +115,63 @@ func TestKilled(t *testing.T) {
 		life = func() time.Duration { return 1500*time.Millisecond + rand.N(time.Second) }
 	}
 	dir := t.TempDir()
-	sub := &follower{t: t, last: "0", seen: map[string]int{}}
-	h := newWebhook(t, true)
-	h.Killed = true
-	h.refuses(func(string) bool { return rand.IntN(50) == 0 })
-	file := h.settings("subscriptions: [{name: all, url: '" + h.url + "/hook'}]\n")
+	u := newUsers(t, l, true)
+	u.hook.refuses(func(string) bool { return rand.IntN(50) == 0 })
+	file := u.hook.settings("subscriptions: [{name: all, url: '" + u.hook.url + "/hook'}]\n")
 	kills := 0
 	for ; kills < rounds || time.Now().Before(end); kills++ {
 		p := start(t, dir, "--subscriptions", file)
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { l.send(p) })
-		running.Go(func() { sub.follow(ctx, p, 0) })
-		l.wait(t, 200)
-		time.Sleep(life())
-		p.stop(syscall.SIGKILL)
-		cancel()
-		running.Wait()
+		u.during(p, func() {
+			l.wait(t, 200)
+			time.Sleep(life())
+			p.stop(syscall.SIGKILL)
+		})
 	}
-	h.Answers(nil)
+	u.hook.Answers(nil)
 	p := start(t, dir, "--subscriptions", file)
 	stored := readAll(t, p)
 	l.once(t, stored)
-	sub.once(t, p, len(stored))
-	h.awaitAll(l)
+	u.haveAll(p, len(stored))
 	p.stop(syscall.SIGTERM)
-	if out, code := cli(t, "verify", "--dir", dir); code != exitFine {
-		t.Errorf("verify: %s", out)
+	expect(t, exitFine, "", "verify", "--dir", dir)
+	t.Logf("%d acknowledged, %d stored, %d delivered, %d kills", len(l.acked), len(stored), u.hook.count(), kills)
+}
+
+// users are senders, a subscriber to the stream, and a webhook.
+type users struct {
+	t    *testing.T
+	load *load
+	hook *webhook
+	last string         // where the subscriber reconnects
+	seen map[string]int // by it, by offset
+}
+
+func newUsers(t *testing.T, l *load, ordered bool) *users {
+	u := &users{t: t, load: l, hook: newWebhook(t, ordered), last: "0", seen: map[string]int{}}
+	u.hook.Killed = true
+	return u
+}
+
+// during sends to a center and follows its stream, until the center is stopped by do.
+func (u *users) during(p *process, do func()) {
+	end := u.load.begin(p)
+	var following sync.WaitGroup
+	following.Go(func() { u.follow(p, 0) })
+	do()
+	end()
+	following.Wait()
+}
+
+// haveAll demands that the subscriber has seen each offset once, and the webhook all acknowledged events.
+func (u *users) haveAll(p *process, newest int) {
+	u.t.Helper()
+	u.follow(p, newest)
+	for offset := 1; offset <= newest; offset++ {
+		if n := u.seen[strconv.Itoa(offset)]; n != 1 {
+			u.t.Fatalf("the subscriber saw offset %d %d times", offset, n)
+		}
 	}
-	t.Logf("%d acknowledged, %d stored, %d delivered, %d kills", len(l.acked), len(stored), h.count(), kills)
+	u.hook.awaitAll(u.load)
 }
 
 // once reports acknowledged events that are not stored exactly once.
@@ -181,38 +208,23 @@ func readAll(t *testing.T, p *process) map[string]int {
 	}
 }
 
-// follower is a subscriber that reconnects at its last position.
-type follower struct {
-	t    *testing.T
-	last string
-	seen map[string]int
-}
-
-// once follows to an offset, and reports offsets that were not seen exactly once.
-func (f *follower) once(t *testing.T, p *process, newest int) {
-	t.Helper()
-	f.follow(t.Context(), p, newest)
-	for offset := 1; offset <= newest; offset++ {
-		if n := f.seen[strconv.Itoa(offset)]; n != 1 {
-			t.Fatalf("the subscriber saw offset %d %d times", offset, n)
-		}
-	}
-}
-
 // follow reads the stream until it ends, or until this many offsets were seen.
-func (f *follower) follow(ctx context.Context, p *process, enough int) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/v1/events", nil)
-	must(f.t, err)
+func (u *users) follow(p *process, enough int) {
+	request, err := http.NewRequestWithContext(u.t.Context(), http.MethodGet, p.url+"/v1/events", nil)
+	if err != nil {
+		u.t.Error(err)
+		return
+	}
 	request.Header.Set("Authorization", "Bearer "+p.token())
 	request.Header.Set("Accept", "text/event-stream")
-	request.Header.Set("Last-Event-ID", f.last)
+	request.Header.Set("Last-Event-ID", u.last)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return // already killed
 	}
 	defer response.Body.Close()
 	lines, id, kind, data := bufio.NewScanner(response.Body), "", "", ""
-	for (enough == 0 || len(f.seen) < enough) && lines.Scan() {
+	for (enough == 0 || len(u.seen) < enough) && lines.Scan() {
 		name, value, _ := strings.Cut(lines.Text(), ": ")
 		switch name {
 		case "id":
@@ -223,11 +235,11 @@ func (f *follower) follow(ctx context.Context, p *process, enough int) {
 			data = value
 		case "": // only now the message is complete
 			if data != "" && kind == "" {
-				f.seen[id]++
+				u.seen[id]++
 			} else if data != "" && kind != "bookmark" {
-				f.t.Errorf("%s: %s", kind, data)
+				u.t.Errorf("%s: %s", kind, data)
 			}
-			f.last, kind, data = id, "", ""
+			u.last, kind, data = id, "", ""
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -39,7 +40,7 @@ type process struct {
 	url string
 	log *syncedLog
 
-	client *http.Client // nil: the default one
+	client *http.Client
 }
 
 // syncedLog collects the output of processes, for concurrent reads.
@@ -75,7 +76,7 @@ func start(t testing.TB, dir string, flags ...string) *process {
 // launch starts a center, without waiting for it.
 func launch(t testing.TB, binary, dir, address string, flags ...string) *process {
 	t.Helper()
-	p := &process{t: t, dir: dir, log: &syncedLog{}, url: "http://" + address}
+	p := &process{t: t, dir: dir, log: &syncedLog{}, url: "http://" + address, client: http.DefaultClient}
 	p.cmd = program(context.Background(), append([]string{"serve", "--dir", dir, "--listen", address}, flags...)...)
 	p.cmd.Path, p.cmd.Stderr = binary, p.log
 	must(t, p.cmd.Start())
@@ -154,11 +155,7 @@ func (p *process) token() string {
 
 // do sends a request with the local token.
 func (p *process) do(method, path, media string, body []byte) (int, []byte, error) {
-	client := p.client
-	if client == nil {
-		client = http.DefaultClient
-	}
-	return p.ask(client, p.token(), method, path, media, body)
+	return p.ask(p.client, p.token(), method, path, media, body)
 }
 
 // ask sends a request with a token, if any.
@@ -180,25 +177,25 @@ func (p *process) ask(client *http.Client, token, method, path, media string, bo
 	return response.StatusCode, text, err
 }
 
+// answer returns the body of an answer, which must have a status.
+func (p *process) answer(want int, method, path, media string, body []byte) ([]byte, error) {
+	status, answer, err := p.do(method, path, media, body)
+	if err == nil && status != want {
+		err = fmt.Errorf("%s: %d, want %d: %.500s", path, status, want, answer)
+	}
+	return answer, err
+}
+
 // has returns an error unless a GET is answered with a status and these texts.
 func (p *process) has(path string, status int, texts ...string) error {
-	got, body, err := p.do(http.MethodGet, path, "", nil)
-	if err != nil || got != status {
-		return fmt.Errorf("%s: %d, want %d: %.500s %w", path, got, status, body, err)
-	}
-	return contains(string(body), texts...)
+	body, err := p.answer(status, http.MethodGet, path, "", nil)
+	return errors.Join(err, contains(string(body), texts...))
 }
 
 // get decodes the answer to a GET.
-func (p *process) get(path string, answer any) error {
-	status, body, err := p.do(http.MethodGet, path, "", nil)
-	if err == nil {
-		err = json.Unmarshal(body, answer)
-	}
-	if err != nil || status != http.StatusOK {
-		return fmt.Errorf("%s: %d %.500s %w", path, status, body, err)
-	}
-	return nil
+func (p *process) get(path string, into any) error {
+	body, err := p.answer(http.StatusOK, http.MethodGet, path, "", nil)
+	return errors.Join(err, json.Unmarshal(body, into))
 }
 
 // contents returns the answer to a GET without the journal's UUID, and that.
@@ -212,10 +209,7 @@ func (p *process) contents(path string) (answer map[string]any, uuid any) {
 
 // send makes a POST, which has to succeed.
 func (p *process) send(path, media string, body []byte) error {
-	status, answer, err := p.do(http.MethodPost, path, media, body)
-	if err == nil && status != http.StatusOK {
-		err = fmt.Errorf("%d: %s", status, answer)
-	}
+	_, err := p.answer(http.StatusOK, http.MethodPost, path, media, body)
 	return err
 }
 
@@ -278,6 +272,21 @@ func expect(t *testing.T, want int, has string, args ...string) string {
 		t.Fatalf("%v: exit code %d, want %d: %v", args, code, want, err)
 	}
 	return out
+}
+
+// put writes a file, and returns its name.
+func put(t testing.TB, dir, name, text string) string {
+	t.Helper()
+	name = filepath.Join(dir, name)
+	must(t, os.WriteFile(name, []byte(text), 0o600))
+	return name
+}
+
+func read(t testing.TB, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	must(t, err)
+	return data
 }
 
 func must(t testing.TB, err error) {

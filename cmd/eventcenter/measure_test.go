@@ -81,7 +81,8 @@ func (p *process) settled() {
 	p.t.Helper()
 	await(p.t, func() error {
 		logs, _ := filepath.Glob(filepath.Join(p.dir, "journal", "*-wal")) // the pattern is well-formed
-		return errors.Join(p.has("/v1/reports/daily?date=today", http.StatusOK), unless(len(logs) < 2, "not sealed: %v", logs))
+		return errors.Join(unless(len(logs) < 2, "not sealed: %v", logs),
+			p.has("/v1/reports/daily?date=today", http.StatusOK))
 	})
 }
 
@@ -165,14 +166,12 @@ func makeHistory(t *testing.T, dir string, perDay int) (events int) {
 		Now: func() time.Time { return now }, Keep: 90 * 24 * time.Hour})
 	must(t, err)
 	defer s.Close()
-	sequences := make([]uint64, fleetNodes)
 	for step := range historyDays * perDay {
 		for from := 0; from < fleetNodes; from += 1000 {
 			now = begin.Add(24 * time.Hour * time.Duration(step*fleetNodes+from) / time.Duration(perDay*fleetNodes))
-			var batch []journal.Event
-			for n := from; n < min(from+1000, fleetNodes); n++ {
-				sequences[n]++
-				batch = append(batch, pastEvent(t, n, step, perDay, sequences[n], now))
+			batch := make([]journal.Event, 1000)
+			for i := range batch {
+				batch[i] = pastEvent(t, from+i, step, perDay, now)
 			}
 			_, err := s.Append(t.Context(), batch)
 			must(t, err)
@@ -183,9 +182,9 @@ func makeHistory(t *testing.T, dir string, perDay int) (events int) {
 }
 
 // pastEvent is an event of a node: a change every third day, otherwise a snapshot of its state.
-func pastEvent(t *testing.T, n, step, perDay int, sequence uint64, now time.Time) journal.Event {
+func pastEvent(t *testing.T, n, step, perDay int, now time.Time) journal.Event {
 	t.Helper()
-	turn := (step + n) % (3 * perDay)
+	sequence, turn := uint64(step)+1, (step+n)%(3*perDay)
 	e := changed(n, sequence, turn != 1 || n%20 == 0, now)
 	if turn > 1 {
 		state := event.Snapshot{AsOf: event.Sequence(sequence - 1), Of: e.Stream, Part: 1, End: true, Faults: []event.Fault{},
@@ -230,18 +229,21 @@ type fleetNode struct {
 type answers struct {
 	mu     sync.Mutex // guards the fields below
 	times  figure
-	stored int            // events
-	failed map[string]int // requests, by reason
+	stored int         // events
+	failed map[int]int // requests, by status
 }
 
-func (a *answers) note(reason string, stored int, took time.Duration) {
+// note counts an answer, and reports whether the events are stored. Status 0 is no answer.
+func (a *answers) note(status, events int, took time.Duration) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.stored += stored; reason != "" {
-		a.failed[reason]++
-		return
+	if status != http.StatusOK {
+		a.failed[status]++
+		return false
 	}
+	a.stored += events
 	a.times = append(a.times, took)
+	return true
 }
 
 // send sends changes of the node in one request, until the center takes them. The delay counts from when they were due.
@@ -255,19 +257,17 @@ func (n *fleetNode) send(events int, due time.Time, to *answers) {
 	}
 	body := batch(changes...)
 	for n.t.Context().Err() == nil {
-		status, _, _ := n.do(http.MethodPost, "/v1/events", event.BatchMediaType, body) // 0: no answer
-		if status == http.StatusOK {
-			to.note("", events, time.Since(due))
+		status, _, _ := n.do(http.MethodPost, "/v1/events", event.BatchMediaType, body)
+		if to.note(status, events, time.Since(due)) {
 			return
 		}
-		to.note(fmt.Sprint("status ", status), 0, 0)
 		time.Sleep(time.Second)
 	}
 }
 
 // generate sends requests of this many events at a rate of requests per second, from one node after the other.
 func generate(nodes []*fleetNode, events, rate int, span time.Duration) *answers {
-	a := &answers{failed: map[string]int{}}
+	a := &answers{failed: map[int]int{}}
 	var sending sync.WaitGroup
 	begun := time.Now()
 	for i := range int(span.Seconds() * float64(rate)) {

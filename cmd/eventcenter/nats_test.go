@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
+	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -37,15 +38,14 @@ func startNATS(t *testing.T) *natsServers {
 	accounts := n.accounts(dir)
 	var routes [3]string
 	for i := range n.all {
-		n.client[i], routes[i] = freeAddress(t), freeAddress(t)
+		n.client[i], routes[i] = loopback.Free(t), loopback.Free(t)
 	}
 	for i := range n.all {
-		n.conf[i] = filepath.Join(dir, fmt.Sprintf("nats-%d.conf", i))
 		text := fmt.Sprintf("server_name: n%d\nlisten: %q\nmax_payload: 16MB\n"+
 			"jetstream { store_dir: %q, sync_interval: always }\ntls { cert_file: %q, key_file: %q }\n"+
 			"cluster { name: c, listen: %q, routes: [nats://%s] }\n%s", i, n.client[i], filepath.Join(dir, fmt.Sprint("js", i)),
 			n.ca, filepath.Join(dir, "key"), routes[i], strings.Join(routes[:], ", nats://"), accounts)
-		must(t, os.WriteFile(n.conf[i], []byte(text), 0o600))
+		n.conf[i] = put(t, dir, fmt.Sprintf("nats-%d.conf", i), text)
 		n.start(i)
 		t.Cleanup(func() { n.kill(i) })
 	}
@@ -73,9 +73,7 @@ func (n *natsServers) accounts(dir string) (conf string) {
 		must(n.t, err)
 		text, err := jwt.FormatUserConfig(signed(jwt.NewUserClaims(userKey), of), seed)
 		must(n.t, err)
-		name = filepath.Join(dir, name)
-		must(n.t, os.WriteFile(name, text, 0o600))
-		return name
+		return put(n.t, dir, name, string(text))
 	}
 	operator, operatorKey := pair(nkeys.CreateOperator())
 	_, systemKey := pair(nkeys.CreateAccount())
@@ -110,11 +108,8 @@ func (n *natsServers) kill(i int) {
 
 // replicas writes the settings file of a replica.
 func (n *natsServers) replicas(i int, credentials string) string {
-	name := filepath.Join(n.t.TempDir(), "replicas.yaml")
-	text := fmt.Sprintf("journal: jetstream\nname: replica-%d\nnats: {url: %q, credentialsFile: %q, caFile: %q}\n", i, n.url,
-		credentials, n.ca)
-	must(n.t, os.WriteFile(name, []byte(text), 0o600))
-	return name
+	return put(n.t, n.t.TempDir(), "replicas.yaml", fmt.Sprintf("journal: jetstream\nname: replica-%d\n"+
+		"nats: {url: %q, credentialsFile: %q, caFile: %q}\n", i, n.url, credentials, n.ca))
 }
 
 // Three centers keep their journal in foreign NATS servers, over TLS and with credentials. One server may be lost;
@@ -128,7 +123,7 @@ func TestOutsideNATS(t *testing.T) {
 		r.dirs[i], r.files[i] = t.TempDir(), n.replicas(i, n.credentials)
 		r.start(i)
 	})
-	stranger := startUnready(t, t.TempDir(), "--replicas", n.replicas(3, n.strangers))
+	stranger := launch(t, os.Args[0], t.TempDir(), loopback.Free(t), "--replicas", n.replicas(3, n.strangers))
 	l := newLoad(8)
 	end := l.begin(r.all[0])
 	l.wait(t, 100)
@@ -150,8 +145,7 @@ func TestOutsideNATS(t *testing.T) {
 		must(t, p.post(raised(fmt.Sprint("back-", i), 1)))
 	}
 	stranger.await(http.StatusServiceUnavailable, "Authorization Violation")
-	good, err := os.ReadFile(n.credentials)
-	must(t, err)
+	good := read(t, n.credentials)
 	must(t, os.WriteFile(n.strangers, good, 0o600)) // renew the credentials
 	stranger.await(http.StatusOK)
 	stranger.stop(syscall.SIGTERM)
@@ -175,12 +169,6 @@ func (p *process) await(status int, texts ...string) {
 	await(p.t, func() error { return p.has("/readyz", status, texts...) })
 }
 
-// startUnready starts a center that will not become ready, on an address of its own.
-func startUnready(t *testing.T, dir string, flags ...string) *process {
-	t.Helper()
-	return launch(t, os.Args[0], dir, freeAddress(t), flags...)
-}
-
 // A subject of a foreign NATS cluster is a subscription, over TLS and with an account: its stream has each event once,
 // even events from while the center's server was away. If the credentials are refused, the status shows it.
 func TestNATSSubject(t *testing.T) {
@@ -197,8 +185,7 @@ func TestNATSSubject(t *testing.T) {
 		return err
 	})
 	dir := t.TempDir()
-	secret, file := filepath.Join(dir, "secret"), filepath.Join(dir, "subscriptions.yaml")
-	must(t, os.WriteFile(secret, []byte("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n"), 0o600))
+	secret := put(t, dir, "secret", "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n")
 	settings := "targets:\n"
 	for i, credentials := range []string{n.credentials, n.strangers} {
 		settings += fmt.Sprintf("  - {url: 'tls://%s/fleet', secretFile: %q, credentialsFile: %q, caFile: %q, "+
@@ -206,8 +193,7 @@ func TestNATSSubject(t *testing.T) {
 	}
 	settings += fmt.Sprintf("subscriptions:\n  - {name: a, url: 'tls://%s/fleet.a'}\n"+
 		"  - {name: stranger, url: 'tls://%s/fleet.b'}\n", n.client[0], n.client[1])
-	must(t, os.WriteFile(file, []byte(settings), 0o600))
-	p := start(t, t.TempDir(), "--subscriptions", file)
+	p := start(t, t.TempDir(), "--subscriptions", put(t, dir, "subscriptions.yaml", settings))
 	arrive := func(want uint64) {
 		t.Helper()
 		await(t, func() error {

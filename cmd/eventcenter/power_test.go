@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/test/guest"
+	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -54,24 +54,21 @@ func newPowered(t *testing.T, centers int, without change) *powered {
 	writeCertificate(t, dir, 1)
 	files := map[string]string{"/bin/eventcenter": buildWith(t, dir, without), "/tls/cert": filepath.Join(dir, "cert"),
 		"/tls/key": filepath.Join(dir, "key")}
-	file := func(name, text string) {
-		files["/"+name] = filepath.Join(dir, name)
-		must(t, os.WriteFile(files["/"+name], []byte(text), 0o600))
-	}
-	file("token", strings.Repeat("power", 8)+"\n")
-	file("secret", "what the replicas show\n")
-	ports, command := map[string]int{}, "umask 077\n"
+	files["/token"] = put(t, dir, "token", strings.Repeat("power", 8)+"\n")
+	files["/secret"] = put(t, dir, "secret", "what the replicas show\n")
+	ports, command := map[string]int{}, "umask 077\nchmod 600 /tls/key /secret\n"
 	routes := []string{"127.0.0.1:10785", "127.0.0.1:10786", "127.0.0.1:10787"}
 	for i := range centers {
 		flags := ""
 		if centers > 1 {
-			file(fmt.Sprintf("replica-%d.yaml", i), replicasFile(i, "/secret", "", routes))
+			name := fmt.Sprintf("replica-%d.yaml", i)
+			files["/"+name] = put(t, dir, name, replicasFile(i, "/secret", "", routes))
 			flags = fmt.Sprintf("--replicas /replica-%d.yaml", i)
 		}
 		command += fmt.Sprintf("mkdir -p /data/%d && cp /token /data/%[1]d/token && chmod 600 /data/%[1]d/token\n"+
 			"eventcenter serve --dir /data/%[1]d --listen 10.0.2.15:%d --tls-cert /tls/cert --tls-key /tls/key %s &\n", i,
 			10685+i, flags)
-		address := freeAddress(t)
+		address := loopback.Free(t)
 		ports[address] = 10685 + i
 		insecure := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // on loopback, to a machine of the test
 		p.centers = append(p.centers, &process{t: t, dir: dir, url: "https://" + address,
@@ -80,15 +77,6 @@ func newPowered(t *testing.T, centers int, without change) *powered {
 	p.machine = guest.Server{Guest: guest.Guest{Cache: filepath.Join(repo, ".cache"), Dir: dir, Output: p.log},
 		Disk: newDisk(t, filepath.Join(dir, "disk.img")), Files: files, Command: command, Ports: ports}
 	return p
-}
-
-// freeAddress returns a free port of 127.0.0.1, for which the certificates are.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // newDisk creates a file with a file system.
@@ -108,19 +96,15 @@ func buildWith(t *testing.T, dir string, c change) string {
 	if c.file != "" {
 		file, err := filepath.Abs(filepath.Join("../..", c.file))
 		must(t, err)
-		text, err := os.ReadFile(file)
-		must(t, err)
+		text := read(t, file)
 		for i := 0; i < len(c.changes); i += 2 {
 			if strings.Count(string(text), c.changes[i]) != 1 {
 				t.Fatalf("%s does not have %q once", c.file, c.changes[i])
 			}
 			text = []byte(strings.Replace(string(text), c.changes[i], c.changes[i+1], 1))
 		}
-		changed := filepath.Join(dir, "changed.go")
-		overlay := fmt.Appendf(nil, `{"Replace": {%q: %q}}`, file, changed)
-		must(t, os.WriteFile(changed, text, 0o600))
-		must(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
-		args = append(args, "-overlay", filepath.Join(dir, "overlay.json"))
+		overlay := fmt.Sprintf(`{"Replace": {%q: %q}}`, file, put(t, dir, "changed.go", string(text)))
+		args = append(args, "-overlay", put(t, dir, "overlay.json", overlay))
 	}
 	run(t, "", []string{"CGO_ENABLED=0"}, "go", append(args, ".")...)
 	return filepath.Join(dir, "eventcenter")

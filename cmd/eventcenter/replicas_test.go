@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,7 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster/clustertest"
+	"github.com/nodeagent/nodeagent/test/loopback"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 var (
@@ -55,16 +62,14 @@ func (r *threeReplicas) each(do func(i int)) {
 func newReplicas(t *testing.T) *threeReplicas {
 	t.Helper()
 	r := &threeReplicas{t: t, net: clustertest.New(t)}
-	secret := filepath.Join(t.TempDir(), "secret")
-	must(t, os.WriteFile(secret, []byte("what the replicas show\n"), 0o600))
+	secret := put(t, t.TempDir(), "secret", "what the replicas show\n")
 	certificates := t.TempDir()
 	writeCertificate(t, certificates, 1)
 	for i := range r.all {
 		r.dirs[i] = t.TempDir()
-		r.files[i] = filepath.Join(t.TempDir(), "replicas.yaml")
 		addresses := r.net.Routes[i]
 		addresses[i] = r.net.Listen[i]
-		must(t, os.WriteFile(r.files[i], []byte(replicasFile(i, secret, certificates, addresses[:])), 0o600))
+		r.files[i] = put(t, t.TempDir(), "replicas.yaml", replicasFile(i, secret, certificates, addresses[:]))
 	}
 	return r
 }
@@ -133,7 +138,8 @@ func (r *threeReplicas) worker(subscription string) (worker int) {
 // subscribe registers a subscription of this name.
 func (h *webhook) subscribe(p *process, name string) {
 	h.t.Helper()
-	must(h.t, p.send("/v1/subscriptions", "application/json", fmt.Appendf(nil, `{"name":%q,"url":"%s/hook"}`, name, h.url)))
+	body := fmt.Appendf(nil, `{"name":%q,"url":"%s/hook"}`, name, h.url)
+	must(h.t, p.send("/v1/subscriptions", "application/json", body))
 }
 
 // The worker of three replicas is killed again and again, and one that is not the worker, while they get the events:
@@ -145,28 +151,19 @@ func TestReplicasKilled(t *testing.T) {
 	if *long {
 		rounds = 9
 	}
-	h := newWebhook(t, false)
-	h.Killed = true
-	r := startReplicas(t, "--subscriptions", h.settings(""))
-	r.worker("")
-	h.subscribe(r.all[0], "all") // a worker that lost its cursor would begin at the newest event
 	l := newLoad(8)
-	sub := &follower{t: t, last: "0", seen: map[string]int{}}
-	use := func(p *process, untilStopped func()) {
-		var running sync.WaitGroup
-		running.Go(func() { sub.follow(t.Context(), p, 0) })
-		running.Go(func() { l.send(p) })
-		untilStopped()
-		running.Wait()
-	}
+	u := newUsers(t, l, false)
+	r := startReplicas(t, "--subscriptions", u.hook.settings(""))
+	r.worker("")
+	u.hook.subscribe(r.all[0], "all") // a worker that lost its cursor would begin at the newest event
 	for range rounds {
 		victim := r.worker(`"all"`)
-		use(r.all[victim], func() {
+		u.during(r.all[victim], func() {
 			l.wait(t, 200)
 			r.all[victim].stop(syscall.SIGKILL)
 		})
 		other := (victim + 1) % 3
-		use(r.all[other], func() {
+		u.during(r.all[other], func() {
 			l.wait(t, 200)
 			r.start(victim)
 			l.wait(t, 100)
@@ -174,15 +171,14 @@ func TestReplicasKilled(t *testing.T) {
 		})
 		r.start(other)
 		idle := (r.worker(`"all"`) + 1) % 3
-		use(r.all[idle], func() {
+		u.during(r.all[idle], func() {
 			l.wait(t, 200)
 			r.all[idle].stop(syscall.SIGKILL)
 		})
 		r.start(idle)
 	}
 	r.once(l)
-	sub.once(t, r.all[2], len(readAll(t, r.all[2])))
-	h.awaitAll(l)
+	u.haveAll(r.all[2], len(readAll(t, r.all[2])))
 }
 
 // A journal of one kind is not opened as the other, and not migrated while a center has it open.
@@ -197,6 +193,175 @@ func TestMigrateRefused(t *testing.T) {
 	refused("the center must be stopped", "migrate", "--replicas", r.files[0])
 	p.stop(syscall.SIGTERM)
 	refused("eventcenter migrate", "serve", "--listen", "127.0.0.1:0", "--replicas", r.files[0])
-	must(t, os.WriteFile(filepath.Join(r.dirs[0], "journal", "copy"), nil, 0o600))
+	put(t, filepath.Join(r.dirs[0], "journal"), "copy", "")
 	refused("a replica's copy", "serve", "--listen", "127.0.0.1:0")
+}
+
+// nextVersion is a program whose replicas exchange data that this version does not know.
+var nextVersion = change{"pkg/eventcenter/journal/jetstream/message.go", []string{
+	"`json:\"first,string\"`\n", "`json:\"first,string\"`\n\tRegion   string `json:\"region\"`\n",
+	"head{Version: messageVersion, First: next,", "head{Version: messageVersion, Region: \"eu\", First: next,"}}
+
+// Three replicas are upgraded to the next version, one by one and under load, and then downgraded: every acknowledged
+// event is there exactly once, at the same offset on all.
+func TestUpgradeReplicas(t *testing.T) {
+	need.Flag(t, *long, "-long")
+	next := buildWith(t, t.TempDir(), nextVersion)
+	r := startReplicas(t)
+	l := newLoad(8)
+	end := l.begin(r.all[0])
+	for _, binary := range []string{next, os.Args[0]} {
+		for i := range r.all {
+			l.wait(t, 50)
+			r.all[i].stop(syscall.SIGTERM) // the replica that gets the events
+			end()
+			end = l.begin(r.all[(i+1)%3])
+			l.wait(t, 50)
+			r.startAs(binary, i)
+		}
+	}
+	l.wait(t, 50)
+	end()
+	r.once(l)
+}
+
+// Without the others, a replica is alive, not ready (with the reason), stores no events, asks clients to retry, and answers
+// reads; also when the others have come back without their volumes. With the documented steps, its events are restored at
+// the same offsets, under another UUID, which tells consumers.
+func TestTwoLostVolumes(t *testing.T) {
+	need.Flag(t, *long, "-long")
+	r := startReplicas(t)
+	l := newLoad(8)
+	end := l.begin(r.all[0])
+	l.wait(t, 200)
+	end()
+	r.once(l)
+	before, uuid := r.all[2].contents("/v1/events?limit=1000")
+	archive, restored := filepath.Join(t.TempDir(), "backup.tar"), filepath.Join(t.TempDir(), "new")
+	for i := range 2 {
+		r.all[i].stop(syscall.SIGKILL)
+		empty(t, r.dirs[i])
+	}
+	r.all[2].writesNothing("reason")
+	r.all[2].stop(syscall.SIGKILL)
+	var left [3]*process
+	for i := range left {
+		left[i] = launch(t, os.Args[0], r.dirs[i], loopback.Free(t), "--replicas", r.files[i])
+	}
+	await(t, func() error { return left[2].has("/v1/events", http.StatusOK, "dns/Slow") }) // its own events
+	for i, p := range left {
+		if err := p.post(raised("lost", 1)); err == nil || !strings.Contains(err.Error(), "503") {
+			t.Errorf("replica %d: %v", i, err)
+		}
+	}
+	for _, p := range left {
+		p.stop(syscall.SIGKILL)
+	}
+	for i := range 2 {
+		empty(t, r.dirs[i])
+	}
+	expect(t, exitFine, "", "backup", archive, "--dir", r.dirs[2])
+	expect(t, exitFine, "", "restore", archive, "--dir", restored)
+	empty(t, r.dirs[2])
+	r.dirs[2] = restored
+	r.each(func(i int) {
+		out, code := cli(t, "migrate", "--dir", r.dirs[i], "--replicas", r.files[i])
+		if code != exitFine || i == 2 && !strings.Contains(out, "are in JetStream, the same by count and hash") {
+			t.Errorf("replica %d: %d %s", i, code, out)
+		}
+	})
+	r.each(r.start)
+	r.once(l)
+	for i, p := range r.all {
+		after, another := p.contents("/v1/events?limit=1000")
+		if diff := cmp.Diff(before, after); diff != "" || uuid == another {
+			t.Errorf("replica %d: the journal is %s, was %s\n%.1000s", i, another, uuid, diff)
+		}
+	}
+	must(t, r.all[0].has(fmt.Sprint("/v1/events?after=1&journal=", uuid), http.StatusGone))
+	must(t, r.all[1].post(raised("after", 1)))
+}
+
+// empty removes the contents of a directory.
+func empty(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if err == nil {
+			err = os.RemoveAll(filepath.Join(dir, e.Name()))
+		}
+	}
+	must(t, err)
+}
+
+// All replicas act as one: a person who signs in or out at one is signed in or out at all; and each replica answers
+// about subscriptions, and changes them, though only one delivers.
+func TestReplicasAreOne(t *testing.T) {
+	need.Flag(t, *long, "-long")
+	h := newWebhook(t, false)
+	r := startReplicas(t, "--subscriptions", h.settings(""))
+	worker := r.worker("")
+	other, third := r.all[(worker+1)%3], r.all[(worker+2)%3]
+	h.subscribe(other, "all")
+	for _, p := range r.all {
+		must(t, p.has("/v1/subscriptions", http.StatusOK, `"all"`))
+		must(t, p.has("/v1/audit", http.StatusOK, `"all"`))
+	}
+	alive := raised("node-1", 1)
+	alive.Type, alive.Subject = event.AgentAlive, event.Subject{}
+	alive.Data = event.Agent{Version: "1.2.3", LastSequence: "1"}
+	must(t, other.post(raised("node-1", 1)))
+	must(t, other.post(alive))
+	await(t, func() error { // signs of life reach all replicas, though they are not journaled
+		return third.has("/v1/nodes", http.StatusOK, "1.2.3")
+	})
+	status, answer, err := third.do(http.MethodPost, "/v1/sign-in-codes?name=ada", "", nil)
+	var code struct{ Code string }
+	if err != nil || status != http.StatusOK || json.Unmarshal(answer, &code) != nil {
+		t.Fatalf("%d %s %v", status, answer, err)
+	}
+	response, _ := browse(t, other, nil, "/login", "code="+code.Code)
+	if response.StatusCode != http.StatusSeeOther || len(response.Cookies()) != 1 {
+		t.Fatal(response.Status)
+	}
+	cookie := response.Cookies()[0]
+	for i, p := range r.all {
+		response, page := browse(t, p, cookie, "/subscriptions", "")
+		if err := contains(page, "ada", "all"); err != nil || response.StatusCode != http.StatusOK {
+			t.Errorf("replica %d: %s %v", i, response.Status, err)
+		}
+	}
+	_, page := browse(t, third, cookie, "/", "")
+	_, form, _ := strings.Cut(page, `name="form" value="`)
+	form, _, _ = strings.Cut(form, `"`)
+	if response, page := browse(t, third, cookie, "/logout", "form="+form); response.StatusCode != http.StatusSeeOther {
+		t.Errorf("%s %s", response.Status, page)
+	}
+	for i, p := range r.all { // a copy may lag slightly
+		await(t, func() error {
+			response, _ := browse(t, p, cookie, "/", "")
+			return unless(response.StatusCode == http.StatusSeeOther, "replica %d: still in: %s", i, response.Status)
+		})
+	}
+}
+
+// browse opens a page as a browser with a cookie does, if any. A form makes it a POST.
+func browse(t *testing.T, p *process, cookie *http.Cookie, path, form string) (*http.Response, string) {
+	t.Helper()
+	method := http.MethodGet
+	if form != "" {
+		method = http.MethodPost
+	}
+	r, err := http.NewRequestWithContext(t.Context(), method, p.url+path, strings.NewReader(form))
+	must(t, err)
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if cookie != nil {
+		r.AddCookie(cookie)
+	}
+	response, err := http.DefaultTransport.RoundTrip(r)
+	must(t, err)
+	defer response.Body.Close()
+	page, err := io.ReadAll(response.Body)
+	must(t, err)
+	return response, string(page)
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -69,13 +68,9 @@ func (h *webhook) count() int {
 func (h *webhook) settings(more string) string {
 	h.t.Helper()
 	dir := h.t.TempDir()
-	secret := "whsec_" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("s", 32)))
-	text := fmt.Sprintf("targets:\n  - url: %s\n    addresses: [127.0.0.0/8]\n    secretFile: %s\n%s", h.url,
-		filepath.Join(dir, "secret"), more)
-	for name, text := range map[string]string{"secret": secret, "subscriptions.yaml": text} {
-		must(h.t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
-	}
-	return filepath.Join(dir, "subscriptions.yaml")
+	secret := put(h.t, dir, "secret", "whsec_"+base64.StdEncoding.EncodeToString([]byte(strings.Repeat("s", 32))))
+	return put(h.t, dir, "subscriptions.yaml", fmt.Sprintf("targets:\n  - url: %s\n    addresses: [127.0.0.0/8]\n"+
+		"    secretFile: %s\n%s", h.url, secret, more))
 }
 
 // awaits waits until an event has arrived this often.

@@ -37,7 +37,8 @@ func Issue(t testing.TB, authority *Pair, template x509.Certificate) Pair {
 		template.IsCA, template.BasicConstraintsValid = true, true
 		authority = &Pair{Certificate: &template, Private: key}
 	}
-	der, unsigned := x509.CreateCertificate(rand.Reader, &template, authority.Certificate, &key.PublicKey, authority.Private)
+	parent, signer := authority.Certificate, authority.Private
+	der, unsigned := x509.CreateCertificate(rand.Reader, &template, parent, &key.PublicKey, signer)
 	certificate, unread := x509.ParseCertificate(der)
 	private, unencoded := x509.MarshalECPrivateKey(key)
 	if err := errors.Join(failed, unsigned, unread, unencoded); err != nil {

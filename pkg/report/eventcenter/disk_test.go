@@ -36,24 +36,20 @@ func (d disk) ForEach(f func(key string, value []byte) error) error {
 	return cmp.Or(d.before(), d.Store.ForEach(f))
 }
 
-// hanging returns a disk that hangs until the test ends.
-func hanging(t *testing.T) report.Store {
-	over := make(chan struct{})
-	t.Cleanup(func() { close(over) })
-	return disk{reporttest.NewStore(), func() error { <-over; return errors.New("the disk is gone") }}
-}
-
 // The most important fault is the disk's own: it is sent in every state of that disk, even before the store was read.
 func TestFatalLeavesWithoutTheDisk(t *testing.T) {
-	for name, store := range map[string]func(*testing.T) report.Store{
-		"hung": hanging, "none": func(*testing.T) report.Store { return nil },
-		"read-only": func(*testing.T) report.Store {
+	for name, store := range map[string]func(over chan struct{}) report.Store{
+		"hung": func(over chan struct{}) report.Store {
+			return disk{reporttest.NewStore(), func() error { <-over; return errors.New("the disk is gone") }}
+		},
+		"read-only": func(chan struct{}) report.Store {
 			return disk{reporttest.NewStore(), func() error { return errors.New("read-only file system") }}
 		},
+		"none": func(chan struct{}) report.Store { return nil },
 	} {
 		subtest(t, name, func(t *testing.T, k *kit) {
 			over := make(chan struct{})
-			k.config.Store, k.config.Settings.TokenFile = store(t), "/on/the/same/disk"
+			k.config.Store, k.config.Settings.TokenFile = store(over), "/on/the/same/disk"
 			reads := 0
 			k.config.ReadFile = func(string) ([]byte, error) {
 				if reads++; reads > 1 {

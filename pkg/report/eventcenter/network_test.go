@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
@@ -216,29 +215,24 @@ func TestTransportOfTheCaller(t *testing.T) {
 
 // A server that never answers, or never ends its headers, only costs a request its timeout.
 func TestSilentServer(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer listener.Close()
 	var sent atomic.Int64
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				for _, err := conn.Write([]byte("HTTP/1.1 200 OK\r\n")); err == nil; {
-					_, err = conn.Write([]byte("X-A: " + strings.Repeat("a", 8000) + "\r\n"))
-					sent.Add(8000)
-				}
-			}()
+	endless := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
 		}
-	}()
+		defer conn.Close()
+		for _, err = conn.Write([]byte("HTTP/1.1 200 OK\r\n")); err == nil; {
+			_, err = conn.Write([]byte("X-A: " + strings.Repeat("a", 8000) + "\r\n"))
+			sent.Add(8000)
+		}
+	}))
+	defer endless.Close()
 	c := newCenter()
 	server := httptest.NewServer(c)
 	defer server.Close()
-	r := eventcenter.New(realConfig(reporttest.NewStore(), "http://"+listener.Addr().String(), server.URL))
+	r := eventcenter.New(realConfig(reporttest.NewStore(), endless.URL, server.URL))
 	runReal(t, r)
 	r.Update(reporttest.NewWorld().Run("a", nil, "One"))
 	eventually(t, "the other endpoint is not used", func() bool { return slices.Contains(c.lines(), "One") })

@@ -2,17 +2,24 @@ package main
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"database/sql"
 	"errors"
 	"fmt"
+	"math/big"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/test/certificate"
+	"github.com/nodeagent/nodeagent/test/loopback"
 )
 
 // When a disk becomes read-only, after an error such as a bad block, writes fail with the reason, reads work, and a
@@ -59,8 +66,7 @@ func TestDamagedControl(t *testing.T) {
 			dir := t.TempDir()
 			start(t, dir).stop(syscall.SIGTERM)
 			file := filepath.Join(dir, "control.db")
-			data, err := os.ReadFile(file)
-			must(t, err)
+			data := read(t, file)
 			damaged := damage(data)
 			must(t, os.WriteFile(file, damaged, 0o600))
 			p := start(t, dir)
@@ -116,10 +122,9 @@ func TestNextVersion(t *testing.T) {
 		now      int
 	}{{day[0], "reads format 3 only", 3}, {filepath.Join(dir, "control.db"), "knows 1", 1}} {
 		format(t, file.name, file.now+1)
-		before, err := os.ReadFile(file.name)
-		must(t, err)
-		expect(t, exitCouldNotTell, fmt.Sprintf("its format is %d, this program %s", file.now+1, file.is), "serve", "--dir", dir,
-			"--listen", "127.0.0.1:0")
+		before := read(t, file.name)
+		reason := fmt.Sprintf("its format is %d, this program %s", file.now+1, file.is)
+		expect(t, exitCouldNotTell, reason, "serve", "--dir", dir, "--listen", "127.0.0.1:0")
 		unchanged(t, file.name, before)
 		format(t, file.name, file.now)
 	}
@@ -135,4 +140,74 @@ func format(t *testing.T, name string, version int) {
 	must(t, err)
 	_, err = db.ExecContext(t.Context(), "UPDATE meta SET version = ?", version)
 	must(t, errors.Join(err, db.Close()))
+}
+
+// writeCertificate writes a certificate for loopback with a serial number, and its key.
+func writeCertificate(t *testing.T, dir string, serial int64) {
+	t.Helper()
+	pair := certificate.Issue(t, nil, x509.Certificate{SerialNumber: big.NewInt(serial),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(127, 0, 0, 2), net.ParseIP(loopback.Address())}})
+	for name, text := range map[string][]byte{"cert": pair.Cert, "key": pair.Key} {
+		must(t, os.Chtimes(put(t, dir, name, string(text)), time.Time{}, time.Unix(serial*1000, 0)))
+	}
+}
+
+func serial(t *testing.T, address string) int64 {
+	t.Helper()
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // it looks at what it gets
+	must(t, err)
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
+}
+
+// The next connection uses a renewed certificate; a half written one is not used.
+func TestTLS(t *testing.T) {
+	dir, files := t.TempDir(), t.TempDir()
+	writeCertificate(t, files, 1)
+	cert, key := filepath.Join(files, "cert"), filepath.Join(files, "key")
+	p := start(t, dir, "--tls-cert", cert, "--tls-key", key)
+	address, ok := strings.CutPrefix(p.url, "https://")
+	if !ok {
+		t.Fatal(p.url)
+	}
+	expect(t, exitFine, "", "nodes", "--dir", dir, "--ca", cert)
+	expect(t, exitCouldNotTell, "certificate", "nodes", "--dir", dir)
+	put(t, files, "cert", "half")
+	if n := serial(t, address); n != 1 {
+		t.Errorf("half written: serial %d", n)
+	}
+	writeCertificate(t, files, 2)
+	if n := serial(t, address); n != 2 {
+		t.Errorf("renewed: serial %d", n)
+	}
+	expect(t, exitCouldNotTell, "", "serve", "--dir", t.TempDir(), "--tls-cert", cert)
+}
+
+// A center refuses to start with a key, a token or credentials that other users may read.
+func TestSecretModes(t *testing.T) {
+	dir := t.TempDir()
+	writeCertificate(t, dir, 1)
+	secret, key := put(t, dir, "secret", "sixteen characters"), filepath.Join(dir, "key")
+	other := put(t, dir, "other", "sixteen characters")
+	peers := []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"}
+	for _, test := range []struct {
+		file string
+		args []string
+	}{
+		{key, []string{"--tls-cert", filepath.Join(dir, "cert"), "--tls-key", key}},
+		{secret, []string{"--oidc", put(t, dir, "oidc", "issuer: http://localhost\nclientID: x\naddress: http://localhost\n"+
+			"groups: [x]\nclientSecretFile: "+secret+"\n")}},
+		{secret, []string{"--clusters", put(t, dir, "clusters", "clusters: [{name: x, kubeconfig: "+secret+"}]\n")}},
+		{secret, []string{"--replicas", put(t, dir, "replicas", replicasFile(0, secret, "", peers))}},
+		{key, []string{"--replicas", put(t, dir, "replicas-tls", replicasFile(0, other, dir, peers))}},
+		{secret, []string{"--replicas", put(t, dir, "nats", "journal: jetstream\nname: a\nnats: {url: \"tls://localhost\", "+
+			"credentialsFile: "+secret+"}\n")}},
+	} {
+		for _, mode := range []os.FileMode{0o644, 0o660} {
+			must(t, os.Chmod(test.file, mode))
+			args := append([]string{"serve", "--listen", "127.0.0.1:0", "--dir", t.TempDir()}, test.args...)
+			expect(t, exitCouldNotTell, "others may use it", args...)
+		}
+		must(t, os.Chmod(test.file, 0o640))
+	}
 }
