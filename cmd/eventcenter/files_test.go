@@ -120,7 +120,7 @@ func TestNextVersion(t *testing.T) {
 	for _, file := range []struct {
 		name, is string
 		now      int
-	}{{day[0], "reads format 3 only", 3}, {filepath.Join(dir, "control.db"), "knows 1", 1}} {
+	}{{day[0], "reads format 3:", 3}, {filepath.Join(dir, "control.db"), "knows 1", 1}} {
 		format(t, file.name, file.now+1)
 		before := read(t, file.name)
 		reason := fmt.Sprintf("its format is %d, this program %s", file.now+1, file.is)

@@ -110,8 +110,8 @@ func New(c Config) *Server {
 	if c.Pages != nil {
 		s.mux.Handle("/", c.Pages(s))
 	}
-	s.mux.HandleFunc(unrouted, s.refuseUnrouted)
 	s.metrics = newMetrics(s)
+	s.mux.Handle(unrouted, s.metrics.counted(unrouted, http.HandlerFunc(s.refuseUnrouted)))
 	for pattern, r := range s.routes() {
 		s.mux.Handle(pattern, s.metrics.counted(pattern, s.guarded(pattern, r)))
 	}

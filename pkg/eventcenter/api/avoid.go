@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -32,7 +31,7 @@ const (
 // Avoid is the response to /v1/avoid. A reader must use all nodes if it cannot read the response or if it is stale: then
 // it has a reason.
 type Avoid struct {
-	StaleReason string      `json:"staleReason,omitempty"` // NotHeard, or NeverHeard: no agent or detector has ever reported
+	StaleReason string      `json:"staleReason,omitempty"` // NotHeard, or NeverHeard: no present node has reported
 	StaleSince  *time.Time  `json:"staleSince,omitempty"`  // no agent has reported since, and no report of a detector holds
 	Pools       []AvoidPool `json:"pools"`
 }
@@ -111,20 +110,19 @@ func (s *Server) avoidText() (text []byte, etag string) {
 
 func (s *Server) avoidNow(now time.Time) Avoid {
 	answer := Avoid{Pools: []AvoidPool{}}
-	agents, detectors := s.Model.LastSeen()
-	limit := time.Duration(staleAfter * float64(s.Alive))
-	last, agentsSilent := event.Later(agents, detectors), now.Sub(agents) > limit
+	last, detectors := s.Model.LastSeen() // without agents, the list holds as long as detectors' reports
+	if last.IsZero() {
+		last = detectors
+	}
 	switch {
 	case last.IsZero():
 		answer.StaleReason = neverHeard
-	case now.Sub(last) > limit:
+		return answer
+	case now.Sub(last) > time.Duration(staleAfter*float64(s.Alive)):
 		answer.StaleReason, answer.StaleSince = notHeard, &last
 	}
 	nodes, _ := s.Model.Nodes("")
 	faults, _ := s.Model.Faults(func(f model.NodeFault) bool {
-		if f.Detector == "" && agentsSilent && answer.StaleReason == "" {
-			return false // the list holds for detectors alone
-		}
 		return f.Severity == finding.Fatal || f.Check == lateCheck && f.Detector != ""
 	})
 	reasons := map[model.Key][]AvoidReason{}

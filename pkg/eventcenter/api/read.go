@@ -12,9 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/expression"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -33,20 +31,10 @@ type Item struct {
 	Event    json.RawMessage `json:"event"`
 }
 
-// itemOf returns a record for consumers. Older centers stored texts that are no JSON for every parser: these are returned
-// as bytes.
-func itemOf(r journal.Record) Item {
-	if !utf8.Valid(r.JSON) || !json.Valid(r.JSON) || event.HasHalfPair(r.JSON) {
-		r.JSON, _ = json.Marshal(map[string]any{"specversion": "1.0", "id": r.ID, "source": r.Source, "type": r.Type,
-			"data_base64": r.JSON}) // plain data: Marshal cannot fail
-	}
-	return Item{r.Offset, r.Received, r.JSON}
-}
-
 func itemsOf(records []journal.Record) []Item {
 	items := make([]Item, len(records))
 	for i, r := range records {
-		items[i] = itemOf(r)
+		items[i] = Item{r.Offset, r.Received, r.Text()}
 	}
 	return items
 }

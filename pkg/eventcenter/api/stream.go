@@ -144,7 +144,7 @@ func (sub *subscriber) page(r *http.Request, newest uint64) error {
 		}
 		wanted, err := sub.s.isWanted(r.Context(), sub.who, sub.wanted, record)
 		if err == nil && wanted {
-			silent, err = false, sub.message("", record.Offset, itemOf(record))
+			silent, err = false, sub.message("", record.Offset, Item{record.Offset, record.Received, record.Text()})
 		}
 		if err == nil {
 			sub.q.After = record.Offset

@@ -35,7 +35,7 @@ type DeadLetter struct {
 
 func deadLetterOf(s *subscription, r journal.Record) DeadLetter {
 	return DeadLetter{Subscription: s.Name, ID: fmt.Sprintf("%020d", r.Offset), Offset: strconv.FormatUint(r.Offset, 10),
-		Cluster: r.Cluster, Node: r.Node, Type: r.Type, Event: r.JSON, EventID: s.itemOf(r).ID}
+		Cluster: r.Cluster, Node: r.Node, Type: r.Type, Event: r.Text(), EventID: s.itemOf(r).ID}
 }
 
 func deadLetterOfGap(s *subscription, h *held) DeadLetter {

@@ -25,7 +25,7 @@ var errNotSent = errors.New("not sent")
 
 // itemOf returns a record in the form in which it is sent.
 func (s *subscription) itemOf(r journal.Record) item {
-	return item{fmt.Sprintf("%s-%d", s.state.Journal, r.Offset), r.JSON}
+	return item{fmt.Sprintf("%s-%d", s.state.Journal, r.Offset), r.Text()}
 }
 
 // deliver sends the events of a page until each is delivered or its node held. It returns false if it gave up.

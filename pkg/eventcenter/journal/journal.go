@@ -5,9 +5,11 @@ package journal
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 )
@@ -34,6 +36,17 @@ type Record struct {
 	Offset   uint64
 	Received time.Time // by the center's clock, in milliseconds
 	Event
+}
+
+// Text returns the CloudEvent for consumers. Older centers stored texts that are no JSON for every parser: these become
+// its data_base64.
+func (r Record) Text() []byte {
+	if utf8.Valid(r.JSON) && json.Valid(r.JSON) && !event.HasHalfPair(r.JSON) {
+		return r.JSON
+	}
+	text, _ := json.Marshal(map[string]any{"specversion": "1.0", "id": r.ID, "source": r.Source, "type": r.Type,
+		"data_base64": r.JSON}) // plain data: Marshal cannot fail
+	return text
 }
 
 // Appended is the result of a batch. All of it is durable.
