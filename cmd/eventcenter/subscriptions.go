@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -31,7 +30,6 @@ import (
 // deliveries are the webhooks to which this center, or its worker replica, sends events.
 type deliveries struct {
 	deliver.Config
-	late    *control.Late                   // the store of a single center; nil: that of replicas
 	manager atomic.Pointer[deliver.Manager] // nil while another replica is the worker
 	failed  atomic.Pointer[string]          // why no events are delivered; nil: no problem
 }
@@ -50,41 +48,21 @@ func (s *serveOptions) openDeliveries(ctx context.Context, center *eventcenter.C
 		d.Store, err = kv.Open(r.node.Conn, cluster.Peers)
 		return d, err
 	}
-	d.late = &control.Late{Open: opener(filepath.Join(center.Dir, eventcenter.ControlFile))}
-	d.Store = d.late
 	// A damaged store must not keep the center from accepting events, which does not need the store.
-	if err = d.open(ctx); errors.Is(err, sqlite.ErrFormat) {
+	d.Store, err = sqlite.Open(ctx, filepath.Join(center.Dir, eventcenter.ControlFile))
+	if errors.Is(err, sqlite.ErrFormat) {
 		return nil, err
 	}
 	if err != nil {
+		d.Store = control.Broken{Err: fmt.Errorf("%s: %w", eventcenter.ControlFile, err)}
+	}
+	if err = d.open(ctx); err != nil {
 		d.fail(err)
 	}
 	return d, nil
 }
 
-// opener returns a function that opens the store in a file. Only its first call creates the file: later somebody may be
-// about to replace it.
-func opener(file string) func(context.Context) (control.Store, error) {
-	known := false
-	return func(ctx context.Context) (control.Store, error) {
-		if _, err := os.Stat(file); known && err != nil {
-			return nil, fmt.Errorf("%w: put it back, or start the center again to begin without it", err)
-		}
-		known = true
-		store, err := sqlite.Open(ctx, file)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", eventcenter.ControlFile, err)
-		}
-		return store, nil
-	}
-}
-
 func (d *deliveries) open(ctx context.Context) error {
-	if d.late != nil {
-		if err := d.late.Try(ctx); err != nil {
-			return err
-		}
-	}
 	manager, err := deliver.Open(ctx, d.Config)
 	if err == nil {
 		d.manager.Store(manager)
@@ -97,7 +75,7 @@ func (d *deliveries) open(ctx context.Context) error {
 func (d *deliveries) fail(err error) {
 	text := "the center delivers no events, and people cannot sign in: " + err.Error()
 	if before := d.failed.Swap(&text); before == nil || *before != text {
-		d.Log.Error("open control store failed: accepting events, delivering none; retrying", "err", err)
+		d.Log.Error("open control store failed: accepting events, delivering none", "err", err)
 	}
 }
 

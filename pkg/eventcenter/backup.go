@@ -82,7 +82,7 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 	switch {
 	case err == nil:
 		err = addCopy(copied, ControlFile)
-	case errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, os.ErrNotExist) && sqlite.IsCopy(filepath.Join(dir, journalDir)): // replicas share another
 		err = nil
 	case ctx.Err() == nil: // the journal is worth more
 		b.Unread, err = append(b.Unread, ControlFile+": "+err.Error()), nil

@@ -39,6 +39,7 @@ func (c *Center) Expire(ctx context.Context, add func(context.Context, []journal
 		}
 		if ends := c.Model.Expired(c.Now(), ready); len(ends) > 0 {
 			if _, err := add(ctx, ends); err != nil && ctx.Err() == nil {
+				ready = c.Now() // the detectors could not report either
 				c.Log.Error("end expired faults of detectors failed, retrying", "faults", len(ends), "err", err)
 			}
 		}

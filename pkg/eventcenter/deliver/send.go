@@ -230,6 +230,8 @@ func (s *subscription) send(ctx context.Context, items []item) error {
 			if len(items) > 1 {
 				return errNotSent // one of them is refused, or batches are: single events will show which
 			}
+			s.m.Log.Info("target refused a batch of one event: sending single events for a time", "subscription", s.Name,
+				"for", noBatchesFor)
 			s.noBatches(noBatchesFor)
 			alone = true
 			continue
@@ -237,7 +239,7 @@ func (s *subscription) send(ctx context.Context, items []item) error {
 		if errors.Is(err, errNotSent) {
 			return err
 		}
-		if err != nil && alone {
+		if refused && alone {
 			s.noBatches(0) // the event is refused, not the batch
 		}
 		return s.note(err, len(items))

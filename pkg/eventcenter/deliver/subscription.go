@@ -137,6 +137,9 @@ func (s *subscription) load(record control.Record) error {
 	if of := string(s.mode()) + " " + s.URL; s.state.Of != of {
 		s.state.Of, s.state.Mode, s.state.Granted = of, s.mode(), time.Time{}
 	}
+	if s.state.NoBatches.After(time.Now().Add(noBatchesFor)) { // the clock was set back
+		s.state.NoBatches = time.Time{}
+	}
 	s.dirty = s.revision == 0
 	if s.state.Journal != bounds.Journal { // no events were appended since the journal was restored
 		s.state.Cursor = min(s.state.Cursor, bounds.Newest)

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"sync"
 )
 
 // Record is a value under its key.
@@ -64,74 +63,20 @@ func Problem(bucket, key string, value []byte) error {
 	return nil
 }
 
-// Late is a store that may not be usable yet: until Try has opened it, every call fails with the reason.
-type Late struct {
-	Open func(context.Context) (Store, error)
-
-	mu    sync.RWMutex // guards the fields below
-	store Store        // nil: not open
-	err   error        // of the last attempt
-}
-
-// Try opens the store, again if it is open: the file may have been replaced. One goroutine at a time may call it.
-func (l *Late) Try(ctx context.Context) error {
-	_ = l.Close() // it could not be used
-	store, err := l.Open(ctx)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.store, l.err = nil, err
-	if err == nil {
-		l.store = store
-	}
-	return err
-}
-
-func (l *Late) get() (Store, error) {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.store, l.err
-}
+// Broken is a store that cannot be opened: every call fails with the reason.
+type Broken struct{ Err error }
 
 // Get implements Store.
-func (l *Late) Get(ctx context.Context, bucket, key string) (Record, error) {
-	store, err := l.get()
-	if err != nil {
-		return Record{}, err
-	}
-	return store.Get(ctx, bucket, key)
-}
+func (b Broken) Get(context.Context, string, string) (Record, error) { return Record{}, b.Err }
 
 // Put implements Store.
-func (l *Late) Put(ctx context.Context, bucket, key string, value []byte, revision uint64) (uint64, error) {
-	store, err := l.get()
-	if err != nil {
-		return 0, err
-	}
-	return store.Put(ctx, bucket, key, value, revision)
-}
+func (b Broken) Put(context.Context, string, string, []byte, uint64) (uint64, error) { return 0, b.Err }
 
 // Delete implements Store.
-func (l *Late) Delete(ctx context.Context, bucket, key string, revision uint64) error {
-	store, err := l.get()
-	if err != nil {
-		return err
-	}
-	return store.Delete(ctx, bucket, key, revision)
-}
+func (b Broken) Delete(context.Context, string, string, uint64) error { return b.Err }
 
 // List implements Store.
-func (l *Late) List(ctx context.Context, bucket, prefix string) ([]Record, error) {
-	store, err := l.get()
-	if err != nil {
-		return nil, err
-	}
-	return store.List(ctx, bucket, prefix)
-}
+func (b Broken) List(context.Context, string, string) ([]Record, error) { return nil, b.Err }
 
 // Close implements Store.
-func (l *Late) Close() error {
-	if store, _ := l.get(); store != nil {
-		return store.Close()
-	}
-	return nil
-}
+func (Broken) Close() error { return nil }

@@ -9,8 +9,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 )
 
-// A clock that jumps ahead by more than events are kept costs one day an hour at most, and none before an event comes.
-// When it is set right, no other day goes, and the days after it are dropped when it is their time.
+// A clock that jumps ahead by more than events are kept costs one day an hour at most, none after a start, and all old ones
+// only if the disk is full. When it is set right, no other day goes, and the days after it are dropped when it is their
+// time.
 func TestClockAhead(t *testing.T) {
 	const keep, jump = 30 * 24 * time.Hour, 400 * 24 * time.Hour
 	c := journaltest.NewClock()
@@ -35,7 +36,9 @@ func TestClockAhead(t *testing.T) {
 		journaltest.Append(t, s, journaltest.Of("b", day+1))
 	}
 	c.Add(jump)
-	expired("the clock is ahead, without an event", 0)
+	s.fullFrom = c.Now()
+	expired("the disk is full", 5)
+	s.fullFrom = time.Time{}
 	journaltest.Append(t, s, journaltest.Of("b", 5))
 	known("the clock is ahead")
 	expired("the clock is ahead", 2)

@@ -67,7 +67,7 @@ type Store struct {
 	newest   uint64
 	gaps     []journal.Gap // in order, none overlapping
 	fullFrom time.Time     // since when the disk is full; zero: not full
-	trimmed  time.Time     // when files were dropped
+	trimmed  time.Time     // when files were dropped, or the journal was opened
 	changed  chan struct{}
 }
 
@@ -82,7 +82,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	o.BallastBytes, o.Keep = cmp.Or(o.BallastBytes, 8<<20), cmp.Or(o.Keep, 30*24*time.Hour)
 	s := &Store{Options: o, requests: make(chan *request, maxWaiting), stopping: make(chan struct{}),
-		stopped: make(chan struct{}), changed: make(chan struct{})}
+		stopped: make(chan struct{}), changed: make(chan struct{}), trimmed: o.Now()}
 	err := s.open(ctx)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("journal %s: %w", o.Dir, err), s.closeFiles())
@@ -148,14 +148,11 @@ func lockDir(dir string) (*os.File, error) {
 }
 
 // HoldStopped keeps a center from opening the journal in a directory until release is called, and fails if one has it
-// open. It changes no file.
+// open. It changes no file. If the lock cannot be asked, as on a damaged disk, it holds nothing.
 func HoldStopped(dir string) (release func() error, err error) {
 	lock, err := os.Open(filepath.Join(dir, "lock"))
-	if errors.Is(err, os.ErrNotExist) { // no center ever opened it
-		return func() error { return nil }, nil
-	}
 	if err != nil {
-		return nil, err
+		return func() error { return nil }, nil
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
 		return nil, errors.Join(errors.New("in use by another process: stop the center first"), lock.Close())

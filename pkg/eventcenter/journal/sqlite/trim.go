@@ -13,32 +13,34 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// trimEvery is how often a file is dropped because of its age: if a wrong clock gave the newest event its time, people
-// have time to notice.
+// trimEvery is how often a file is dropped because of its age while the disk has room: a wrong clock takes one after the
+// other, so that people have time to notice.
 const trimEvery = time.Hour
 
-// Expired returns the offset up to which the limits want the journal trimmed, 0 if they want no trimming. The age of a
-// file is that of its events when the newest event was received.
+// Expired returns the offset up to which the limits want the journal trimmed, 0 if they want no trimming.
 func (s *Store) Expired(l journal.Limits) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	total, end := int64(0), uint64(0)
-	newest := make([]time.Time, len(s.parts)) // of each file; a clock that was set back makes it that of a later one
+	total, end, now := int64(0), uint64(0), s.Now()
+	newest, next := make([]time.Time, len(s.parts)), now // a file that is ahead of the clock counts as the one after it
 	for i, p := range slices.Backward(s.parts) {
 		total += p.size()
-		newest[i] = p.newest
-		if i+1 < len(newest) && !newest[i+1].IsZero() && newest[i+1].Before(p.newest) {
-			newest[i] = newest[i+1]
+		if newest[i] = p.newest; p.newest.After(now) {
+			newest[i] = next
+		}
+		if p.last >= p.first {
+			next = newest[i]
 		}
 	}
-	received, byAge := s.lastReceived(), l.Age > 0 && s.Now().Sub(s.trimmed).Abs() >= trimEvery
+	full := !s.fullFrom.IsZero()
+	byAge := l.Age > 0 && (full || now.Sub(s.trimmed).Abs() >= trimEvery)
 	for i, p := range s.parts {
-		old := byAge && received.Sub(newest[i]) > l.Age && p.last >= p.first
+		old := byAge && now.Sub(newest[i]) > l.Age && p.last >= p.first
 		large := l.Bytes > 0 && total > l.Bytes
 		if i == len(s.parts)-1 || !old && !large {
 			break
 		}
-		end, total, byAge = s.parts[i+1].first-1, total-p.size(), byAge && !old
+		end, total, byAge = s.parts[i+1].first-1, total-p.size(), byAge && (full || !old)
 	}
 	return end
 }
