@@ -136,8 +136,8 @@ func TestState(t *testing.T) {
 		return listing(streamA, sequence, 4, event.Snapshot{Part: number, End: end}, name)
 	}
 	apart := func(asOf uint64, stream string, unknown []string, names ...string) journal.Event { // in a stream of its own
-		return listing("01J9CCCCCCCCCCCCCCCCCCCCCC", 1, asOf, event.Snapshot{Of: stream, Part: 1, End: true, Unknown: unknown},
-			names...)
+		s := event.Snapshot{Of: stream, Part: 1, End: true, Unknown: unknown}
+		return listing("01J9CCCCCCCCCCCCCCCCCCCCCC", 1, asOf, s, names...)
 	}
 	type events = []journal.Event
 	for _, test := range []struct {

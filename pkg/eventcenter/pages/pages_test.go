@@ -151,7 +151,8 @@ func TestSaying(t *testing.T) {
 		c.answers(fmt.Sprint(what, more), want, "/say", values)
 	}
 	say(http.StatusSeeOther, "acknowledge", "node", "node-0", "text", "disk <b>ordered</b>")
-	c.wants(c.page("/nodes/prod/node-0"), "taken over by ada", "disk &lt;b&gt;ordered&lt;/b&gt;", "operator.acknowledged.v1")
+	c.wants(c.page("/nodes/prod/node-0"), "taken over by ada", "disk &lt;b&gt;ordered&lt;/b&gt;",
+		"operator.acknowledged.v1")
 	expect.Lacks(t, "that of another node", c.page("/nodes/prod/node-1"), "taken over")
 	c.wants(c.page("/faults"), "1 of 2 taken over")
 	say(http.StatusSeeOther, "mute", "for", "4h")

@@ -34,7 +34,8 @@ func TestMail(t *testing.T) {
 	mail := string(text)
 	expect.Lacks(t, "the mail", strings.ToLower(mail), "<script", "\u202e", "<img", "<link", "src=", "@import", "url(",
 		"class=")
-	expect.Has(t, "the mail", mail, "Partial: counted up to 2026-11-20 12:00 UTC", "25.00 leftovers for a hundred", `style="`)
+	expect.Has(t, "the mail", mail, "Partial: counted up to 2026-11-20 12:00 UTC", "25.00 leftovers for a hundred",
+		`style="`)
 	links := regexp.MustCompile(`href="([^"]*)"`).FindAllStringSubmatch(mail, -1)
 	for _, link := range links {
 		if !strings.HasPrefix(link[1], "https://center.example/") && !strings.HasPrefix(link[1], "#") {

@@ -214,8 +214,8 @@ func TestDetectorInReport(t *testing.T) {
 		id++
 		text := fmt.Appendf(nil, `{"time":%q,"data":{"check":"disk","reason":"Fails","severity":"fatal",
 			"subject":{"kind":"disk","name":%q}}}`, said.Format(time.RFC3339), name)
-		w.store1(journal.Event{Source: "/clusters/c/nodes/n/gpud", ID: fmt.Sprint(id), Type: string(kind), Cluster: "c", Node: "n",
-			JSON: text})
+		w.store1(journal.Event{Source: "/clusters/c/nodes/n/gpud", ID: fmt.Sprint(id), Type: string(kind), Cluster: "c",
+			Node: "n", JSON: text})
 	}
 	w.store1(a.raise(newFault("disk", "sda", finding.Fatal), 0))
 	detect(event.FaultRaised, "sda", w.now)

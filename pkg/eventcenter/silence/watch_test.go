@@ -129,8 +129,8 @@ func TestWatcher(t *testing.T) {
 		expect.OK(t, os.Link(filepath.Join(dir, "model.json"), filepath.Join(dir, "base.json")))
 		change(func() { c.dead["n0"] = time.Now() })
 		after(time.Minute, "it dies", "n0 node.lost LeaseUnchanged")
-		if nodes, _ := c.Model.Nodes("c"); len(nodes) != 5 || nodes[0].Silence == nil || nodes[0].Silence.State != model.Lost ||
-			nodes[0].Pool != "p" || nodes[1].Silence != nil {
+		if nodes, _ := c.Model.Nodes("c"); len(nodes) != 5 || nodes[0].Pool != "p" || nodes[0].Silence == nil ||
+			nodes[0].Silence.State != model.Lost || nodes[1].Silence != nil {
 			t.Errorf("%+v", nodes)
 		}
 		change(func() { delete(c.dead, "n0") })
