@@ -44,10 +44,11 @@ func (s *server) recordAction(w http.ResponseWriter, r *http.Request, who web.Se
 		s.Message(w, r, http.StatusBadRequest, "This is nothing that can be said of a fault.")
 		return
 	}
-	q := given(r.PostForm)
-	selects, kind, name := api.SelectsFault(q), q.Get("kind"), q.Get("name")
+	q := r.PostForm // a field selects by its value, an empty one too: no detector is the agent alone
+	selects := api.SelectsFault(q)
+	is := func(field, value string) bool { return !q.Has(field) || q.Get(field) == value }
 	faults, _ := s.Model.Faults(func(f model.NodeFault) bool {
-		return selects(f) && (kind == "" || f.Subject.Kind == kind) && (name == "" || f.Subject.Name == name)
+		return selects(f) && is("kind", f.Subject.Kind) && is("name", f.Subject.Name)
 	})
 	if q.Get("check") == "" || len(faults) == 0 || len(faults) > maxActionFaults {
 		s.Message(w, r, http.StatusConflict, "No fault is like this any more, or over a thousand are. Open the page again.")

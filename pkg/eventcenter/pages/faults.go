@@ -3,7 +3,6 @@ package pages
 import (
 	"cmp"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -30,22 +29,26 @@ func (s *server) faults(r *http.Request, _ web.Session) (web.View, error) {
 
 type faultView struct {
 	group
-	Faults []model.NodeFault
-	Total  int
-	Query  url.Values
+	Faults  []model.NodeFault
+	Total   int
+	Selects map[string]string // fields of the form for all of them
 }
 
 // fault shows one fault on all its nodes, the longest-lasting first.
 func (s *server) fault(r *http.Request, _ web.Session) (web.View, error) {
 	q := given(r.URL.Query())
-	for name := range q { // the form for all of them has one value of each
-		q.Set(name, q.Get(name))
-	}
 	q.Set("check", r.PathValue("check"))
+	form := map[string]string{}
+	for _, name := range faultFields() {
+		if q.Has(name) { // one value of each
+			form[name] = q.Get(name)
+			q.Set(name, form[name])
+		}
+	}
 	found, _ := s.Model.Faults(api.SelectsFault(q))
 	groups := groupsOf(found, s.Now())
 	slices.SortStableFunc(found, func(a, b model.NodeFault) int { return a.RaisedAt.Compare(b.RaisedAt) })
-	v := faultView{Faults: found[:min(maxRows, len(found))], Total: len(found), Query: q}
+	v := faultView{Faults: found[:min(maxRows, len(found))], Total: len(found), Selects: form}
 	if len(groups) > 0 {
 		v.group = groups[0]
 	}

@@ -2,6 +2,7 @@ package pages
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -148,6 +149,21 @@ func (c *center) send(node string, t event.Type, data any) {
 	}
 	text, err := e.Encode()
 	must(c, err)
+	c.post(text)
+}
+
+// detect sends a fault of a detector.
+func (c *center) detect(node, detector, reason, name string) {
+	c.Helper()
+	c.sent++
+	c.post(fmt.Appendf(nil, `{"specversion":"1.0","id":"%d","time":%q,"source":"/clusters/prod/nodes/%s/%s","type":%q,"data":{"check":
+	 "filesystem-readonly","reason":%q,"severity":"warning","ttlSeconds":604800,"subject":{"kind":"filesystem","name":%q}}}`, c.sent,
+		c.now.Format(time.RFC3339Nano), node, detector, event.FaultRaised, reason, name))
+}
+
+// post sends an event in structured mode.
+func (c *center) post(text []byte) {
+	c.Helper()
 	r, err := http.NewRequestWithContext(c.Context(), http.MethodPost, c.url+"/v1/events", bytes.NewReader(text))
 	must(c, err)
 	r.Header.Set("Authorization", "Bearer secret")

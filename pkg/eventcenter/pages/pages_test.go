@@ -187,6 +187,31 @@ func TestSaying(t *testing.T) {
 	}
 }
 
+// The form of one fault acts on that fault alone: an agent's leaves that of a second witness, and the other way round.
+func TestFormOfOneFault(t *testing.T) {
+	c := newCenter(t)
+	c.signIn()
+	for _, detector := range []string{"", "gpud"} {
+		c.send("node-0", event.FaultRaised, c.fault("node-0", "/data"))
+		c.detect("node-0", "gpud", "FilesystemSlow", "/data")
+		page := c.page("/nodes/prod/node-0")
+		for form := range strings.SplitSeq(page, `action="/say"`) {
+			values := url.Values{"for": {"4h"}}
+			for _, field := range regexp.MustCompile(`name="(\w+)" value="([^"]*)"`).FindAllStringSubmatch(form, -1) {
+				values.Set(field[1], field[2])
+			}
+			if values.Has("check") && values.Get("detector") == detector {
+				values.Set("what", "mute")
+				c.answers("mute", http.StatusSeeOther, "/say", values)
+			}
+		}
+		faults, _ := c.Model.Faults(func(f model.NodeFault) bool { return f.Operator.Muted(c.now) })
+		expect.Equal(t, "muted", 1, len(faults))
+		expect.Equal(t, "whose", detector, faults[0].Detector)
+		c.now = c.now.Add(5 * time.Hour)
+	}
+}
+
 // Another site cannot act in a signed-in person's name.
 func TestOtherSites(t *testing.T) {
 	c := newCenter(t)
