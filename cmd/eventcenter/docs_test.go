@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -111,7 +114,7 @@ func TestQuickStart(t *testing.T) {
 		"the whole journal can be read", "event: bookmark", "id: 1\ndata: ", "/login\ncode: "))
 }
 
-// The scripts of docs/send-events.md raise and end a fault unchanged.
+// The scripts of docs/send-events.md raise and end a fault unchanged, by events that fit the consumers and the schemas.
 func TestSendEvents(t *testing.T) {
 	page := document(t, "send-events.md", "sh", "curl", "python3")
 	p := start(t, t.TempDir())
@@ -128,6 +131,22 @@ func TestSendEvents(t *testing.T) {
 		run(t, "", p.environment(), shell[0], shell[1], strings.Join(clear, "\n"))
 		must(t, p.has("/v1/faults", http.StatusOK, `"faults":[]`))
 	}
+	list := p.events(t)
+	if len(list.Events) != 4 {
+		t.Errorf("%d events", len(list.Events))
+	}
+	for _, item := range list.Events {
+		must(t, errors.Join(schematest.Problem(item.Event),
+			contains(string(item.Event), `"partitionkey":"node-1"`, `"subject":"fan/FanStopped/fan/fan3"`)))
+	}
+}
+
+// events returns the first page of the journal.
+func (p *process) events(t *testing.T) (list api.List) {
+	t.Helper()
+	_, text, err := p.do(http.MethodGet, "/v1/events", "", nil)
+	must(t, errors.Join(err, json.Unmarshal(text, &list)))
+	return list
 }
 
 // fatal is a fatal fault of a disk.
@@ -153,7 +172,7 @@ func TestSubscribe(t *testing.T) {
 	if strings.Count(out, "FirstFault") < 6 || !strings.Contains(out, `"pools":`) {
 		t.Errorf("%s\n%s", indented(shell), out)
 	}
-	dir := built(t, 0, "consumer")
+	dir, journal := built(t, 0, "consumer"), p.events(t).Journal
 	// consume runs the program until it has processed an offset, and returns its output.
 	consume := func(until string) string {
 		t.Helper()
@@ -161,7 +180,7 @@ func TestSubscribe(t *testing.T) {
 		defer stop()
 		await(t, func() error {
 			saved, _ := os.ReadFile(filepath.Join(dir, "offset"))
-			return unless(string(saved) == until, "at offset %s:\n%s", saved, log)
+			return unless(string(saved) == until+" "+journal, "at offset %s:\n%s", saved, log)
 		})
 		return log.String()
 	}
@@ -171,6 +190,18 @@ func TestSubscribe(t *testing.T) {
 	must(t, p.post(fatal("c", "node-1", "SecondFault", 2))) // while it is stopped
 	if got := consume("2"); strings.Contains(got, "FirstFault") || !strings.Contains(got, "SecondFault") {
 		t.Errorf("it has begun again:\n%s", got)
+	}
+	bare := `{"specversion":"1.0","id":"1","time":"2026-01-02T03:04:05Z","source":"/clusters/c/nodes/node-2/fan",
+	 "type":"io.github.nodeagent.fault.raised.v1","data":{"check":"fan","reason":"FanStopped","severity":"fatal","subject":{"kind":"fan"}}}`
+	if status, answer, err := p.do(http.MethodPost, "/v1/events", event.MediaType, []byte(bare)); status != http.StatusOK {
+		t.Fatalf("%s, %v", answer, err)
+	}
+	if got := consume("3"); !strings.Contains(got, "/clusters/c/nodes/node-2/fan io.github.nodeagent.fault.raised.v1 FanStopped") {
+		t.Errorf("a detector's event names no node: %s", got)
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "offset"), []byte("3 another"), 0o600)) // as after a restore from a backup
+	if got := consume("3"); !strings.Contains(got, "FirstFault") {
+		t.Errorf("it follows another journal from its old offset: %s", got)
 	}
 }
 

@@ -57,6 +57,9 @@ func schemaOf(kind event.Type, data any) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if _, fault := data.(event.Fault); fault { // a detector's has at least these
+		schema.Required, schema.Properties["subject"].Required = []string{"check", "subject", "severity", "reason"}, []string{"kind"}
+	}
 	schema.Title = strings.TrimPrefix(string(kind), prefix)
 	schema.Schema, schema.ID = "https://json-schema.org/draft/2020-12/schema", kind.Schema()
 	text, err := json.Marshal(schema)
