@@ -80,6 +80,7 @@ var (
 	errManyCodes    = errors.New("too many codes wait to be used: try again in some minutes")
 	errManySessions = errors.New("too many people are signed in")
 	errNoSession    = errors.New("nobody is signed in")
+	errManyTries    = errors.New("too many codes were tried")
 	errCode         = errors.New("this code is not known, was used, or has ended")
 )
 
@@ -154,11 +155,11 @@ func NameIn(q url.Values) (string, error) {
 }
 
 // SignIn exchanges a code for a cookie; errCode means that the code is unknown, used, or expired. from is the network of
-// the request: its attempts are limited.
+// the request: its attempts are limited, beyond which the error is errManyTries.
 func (s *Sessions) SignIn(ctx context.Context, from, code string) (*http.Cookie, error) {
 	now := s.now()
 	if !s.tries.Take(from, now, 1) {
-		return nil, errCode
+		return nil, errManyTries
 	}
 	r, err := s.store.Get(ctx, codesBucket, keyOf(strings.ToLower(strings.TrimSpace(code))))
 	if err == nil { // the request that deletes it owns it: no other can

@@ -33,6 +33,11 @@ func (s *Site) login(w http.ResponseWriter, r *http.Request) {
 		s.askToSignIn(w, r, http.StatusForbidden, to, "This code is not known, was used, or has ended. Make another one.")
 		return
 	}
+	if errors.Is(err, errManyTries) { // the code was not looked at: it still is good
+		w.Header().Set("Retry-After", "2")
+		s.askToSignIn(w, r, http.StatusTooManyRequests, to, "Too many codes came from your network. Try this one again in some seconds.")
+		return
+	}
 	if err != nil {
 		s.notSignedIn(w, r, to, err)
 		return
@@ -72,7 +77,9 @@ func (s *Site) finish(w http.ResponseWriter, r *http.Request) {
 func (s *Site) notSignedIn(w http.ResponseWriter, r *http.Request, to string, err error) {
 	notice := "Too many people are signed in."
 	if !errors.Is(err, errManySessions) {
-		s.Log.Error("store a session failed", "err", err)
+		if r.Context().Err() == nil { // otherwise the client has gone
+			s.Log.Error("store a session failed", "err", err)
+		}
 		notice = "You cannot sign in now; the log says why."
 	}
 	s.askToSignIn(w, r, http.StatusServiceUnavailable, to, notice)
@@ -87,14 +94,18 @@ func (s *Site) noProvider(w http.ResponseWriter, r *http.Request, to string, err
 		s.askToSignIn(w, r, http.StatusForbidden, to, refusal.Refused())
 		return
 	}
-	s.Log.Error("sign in at the identity provider failed", "err", err)
+	if r.Context().Err() == nil {
+		s.Log.Error("sign in at the identity provider failed", "err", err)
+	}
 	s.askToSignIn(w, r, http.StatusBadGateway, to, "The identity provider cannot be asked now; the log says why.")
 }
 
 func (s *Site) logout(w http.ResponseWriter, r *http.Request, _ Session) {
 	cookie, err := s.Sessions.signOut(r)
 	if err != nil {
-		s.Log.Error("end a session failed", "err", err)
+		if r.Context().Err() == nil {
+			s.Log.Error("end a session failed", "err", err)
+		}
 		s.Message(w, r, http.StatusServiceUnavailable, "The session cannot be ended now: try again.")
 		return
 	}

@@ -143,7 +143,9 @@ func (s *Site) SignedIn(answer func(http.ResponseWriter, *http.Request, Session)
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.Sessions.of(r)
 		if err != nil && !errors.Is(err, errNoSession) {
-			s.Log.Error("read a session failed", "err", err)
+			if r.Context().Err() == nil { // otherwise the client has gone
+				s.Log.Error("read a session failed", "err", err)
+			}
 			s.Message(w, r, http.StatusServiceUnavailable, "Who is signed in cannot be read now: try again.")
 			return
 		}
@@ -213,7 +215,9 @@ func (s *Site) Fail(w http.ResponseWriter, r *http.Request, err error) {
 		s.Message(w, r, refusal.Status, refusal.Reason)
 		return
 	}
-	s.Log.Error("show a page failed", "path", r.URL.Path, "err", err)
+	if r.Context().Err() == nil {
+		s.Log.Error("show a page failed", "path", r.URL.Path, "err", err)
+	}
 	s.Message(w, r, http.StatusServiceUnavailable, "This cannot be read now: try again.")
 }
 

@@ -1,6 +1,8 @@
 package web
 
 import (
+	"bytes"
+	"context"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -66,5 +68,42 @@ func TestSite(t *testing.T) {
 	}
 	if code, page := do("GET", "/none", nil); code != http.StatusNotFound || !strings.Contains(page, "There is no such page") {
 		t.Errorf("%d\n%s", code, page)
+	}
+}
+
+// A code that comes after too many wrong ones is answered 429, and stays good. A client that leaves is no error.
+func TestSignInRefused(t *testing.T) {
+	now := time.Now()
+	sessions := NewSessions(openStore(t), "tracer", false, func() time.Time { return now })
+	var log bytes.Buffer
+	handler := New(Config{Sessions: sessions, Now: time.Now, Templates: fstest.MapFS{},
+		Log: slog.New(slog.NewTextHandler(&log, nil))}).Handler(http.NewServeMux())
+	enter := func(ctx context.Context, code string) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(ctx, "POST", "/login", strings.NewReader(url.Values{"code": {code}}.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return w
+	}
+	code, _, err := sessions.Code(t.Context(), Person{Name: "ada"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 25 {
+		enter(t.Context(), "wrong")
+	}
+	if w := enter(t.Context(), code); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" ||
+		!strings.Contains(w.Body.String(), "Too many codes") {
+		t.Errorf("%d %v\n%s", w.Code, w.Header(), w.Body)
+	}
+	now = now.Add(10 * time.Second)
+	if w := enter(t.Context(), code); w.Code != http.StatusSeeOther {
+		t.Errorf("the code is used up: %d", w.Code)
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	enter(gone, "any")
+	if log.Len() > 0 {
+		t.Errorf("a client that left is in the log: %s", log.String())
 	}
 }
