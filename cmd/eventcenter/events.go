@@ -27,7 +27,8 @@ func newEvents(o *options) *cobra.Command {
 				"data.facts.device == \"sda\"")
 			flags.String("limit", "100", "maximum number of events; not with --follow")
 			addFilter(flags, "cluster", "node", "type", "severity", "check", "reason")
-		}}.Command(&o.Asker)
+		},
+		Problem: func(answer *api.List) bool { return len(answer.Gaps) > 0 }}.Command(&o.Asker)
 	list, follow := cmd.RunE, false
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new events, until interrupted")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -48,8 +48,8 @@ func newExport(o *options) *cobra.Command {
 		Use:   "export",
 		Short: "Write the journal as lines of JSON, for a data lake",
 		Long: `Write the journal as lines of JSON: each is a CloudEvent, with the attributes centeroffset, centerreceived and
-centerjournal. --file continues at the end of that file: an incomplete last line is written again. Events that cannot be
-read any more are named on standard error, and the exit code is 1.`,
+centerjournal. --file continues at the end of that file: an incomplete last line is written again; a file that is no
+export is refused. Events that cannot be read any more are named on standard error, and the exit code is 1.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e.cmd = cmd
@@ -210,6 +210,20 @@ func lineOf(item api.Item, journal string) ([]byte, error) {
 	return json.Marshal(attributes)
 }
 
+// isCut reports whether a text may be the cut-off beginning of a line of an export. Its first attribute is the journal or,
+// in alphabetical order, one before it: bootid of our agents, any of others.
+func isCut(text []byte, behindLine bool) bool {
+	if behindLine {
+		return bytes.HasPrefix(text, []byte(`{"`)) || string(text) == "{" || len(text) == 0
+	}
+	for _, first := range []string{`{"` + journalAttribute + `":"`, `{"bootid":"`} {
+		if n := min(len(text), len(first)); string(text[:n]) == first[:n] {
+			return true
+		}
+	}
+	return bytes.HasPrefix(text, []byte(`{"`)) && bytes.Contains(text, []byte(`,"`+journalAttribute+`":"`))
+}
+
 // ends returns the last offset of an export, and positions the file there. It cuts off an incomplete line.
 func ends(f *os.File) (offset uint64, journal string, err error) {
 	info, err := f.Stat()
@@ -224,6 +238,9 @@ func ends(f *os.File) (offset uint64, journal string, err error) {
 	whole := bytes.LastIndexByte(tail, '\n') + 1
 	if whole == 0 && int64(len(tail)) < size {
 		return 0, "", fmt.Errorf("its last %d bytes contain no complete line: it is not an export", maxLine)
+	}
+	if rest := tail[whole:]; !isCut(rest, whole > 0) {
+		return 0, "", fmt.Errorf("its end %.40q is not of an export", rest)
 	}
 	end := size - int64(len(tail)-whole)
 	var last map[string]json.RawMessage

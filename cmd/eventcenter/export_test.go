@@ -79,8 +79,9 @@ func TestExport(t *testing.T) {
 			t.Errorf("cut off at %d: %s", cut, diff)
 		}
 	}
-	for text, reason := range map[string]string{"hello\n": "not of an export", strings.ReplaceAll(string(whole),
-		`"centerjournal":"`, `"centerjournal":"x`): "another journal"} {
+	for text, reason := range map[string]string{"hello\n": "not of an export", "hello": "not of an export",
+		`{"a":1}`: "not of an export", string(whole) + "notes": "not of an export", strings.ReplaceAll(string(whole),
+			`"centerjournal":"`, `"centerjournal":"x`): "another journal"} {
 		must(t, os.WriteFile(file, []byte(text), 0o600))
 		if out := export(exitCouldNotTell, "--file", file); !strings.Contains(out, reason) {
 			t.Errorf("no %q in %s", reason, out)

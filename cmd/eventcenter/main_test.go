@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -111,6 +114,22 @@ func TestEventsAreFolded(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Events that a damaged journal lost are a problem for the exit code too.
+func TestLostEvents(t *testing.T) {
+	dir := t.TempDir()
+	put(t, dir, "token", strings.Repeat("x", 32))
+	for gaps, want := range map[string]int{`{"from":"1","to":"2","reason":"damaged"}`: exitProblems, "": exitFine} {
+		center := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"events":[],"gaps":[%s],"next":"2","oldest":"1","newest":"2"}`, gaps)
+		}))
+		out, code := cli(t, "events", "--dir", dir, "--server", center.URL)
+		center.Close()
+		if code != want || (gaps != "") != strings.Contains(out, "LOST") {
+			t.Errorf("%d: %s", code, out)
+		}
 	}
 }
 
