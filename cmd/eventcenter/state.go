@@ -36,7 +36,9 @@ kubelet does not renew its Lease.`,
 		}}.Command(&o.Asker)
 }
 
-func isBad(n model.Summary) bool { return n.Fatal+n.Warning > 0 || n.Silence != nil }
+func isBad(n model.Summary) bool {
+	return n.Fatal+n.Warning > 0 || n.Silence != nil || n.State == string(model.Blind)
+}
 
 func newFaults(o *options) *cobra.Command {
 	return command.Verb[api.FaultList]{Use: "faults", Short: "List what is wrong now, the most severe first",

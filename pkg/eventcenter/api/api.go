@@ -357,7 +357,7 @@ func refusalOf(err error) (refusal *web.Refusal, expected bool) {
 // asked answers with the JSON of an object, if the request has no other parameters than these, divided by spaces.
 func (s *Server) asked(parameters string, ask func(*http.Request, web.Identity) (any, error)) handler {
 	return func(w http.ResponseWriter, r *http.Request, who web.Identity) {
-		err := only(r.URL.Query(), strings.Fields(parameters)...)
+		err := Only(r.URL.Query(), strings.Fields(parameters)...)
 		var answer any
 		if err == nil {
 			answer, err = ask(r, who)

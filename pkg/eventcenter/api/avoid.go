@@ -74,7 +74,7 @@ type avoidCache struct {
 
 // avoided handles GET /v1/avoid.
 func (s *Server) avoided(w http.ResponseWriter, r *http.Request, _ web.Identity) {
-	if err := only(r.URL.Query()); err != nil {
+	if err := Only(r.URL.Query()); err != nil {
 		s.fail(w, r, err)
 		return
 	}

@@ -103,7 +103,7 @@ func (s *Server) Newest(r *http.Request, values url.Values, limit int) (events [
 func (s *Server) queryOf(r *http.Request) (q journal.Query, wanted *expression.Expression, err error) {
 	values, bounds := r.URL.Query(), s.Journal.Bounds()
 	// a filter with a typo would pass everything
-	if err := only(values, "after", "limit", "journal", "cluster", "node", "type", "severity", "check", "reason", "cel"); err != nil {
+	if err := Only(values, "after", "limit", "journal", "cluster", "node", "type", "severity", "check", "reason", "cel"); err != nil {
 		return q, nil, err
 	}
 	if q.Limit, err = limitOf(values, defaultLimit, maxLimit); err != nil {

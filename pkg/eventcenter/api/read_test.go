@@ -299,12 +299,19 @@ func TestSilent(t *testing.T) {
 	other.Data = event.Agent{Version: "1.3", Blind: []string{}}
 	c.send(other)
 	for query, want := range map[string]string{"agent=other-version": "n07", "agent=other-version&blind=dns": "",
-		"agent=blind-checks&version=1.3": "", "agent=none": ""} {
+		"agent=blind-checks&version=1.3": ""} {
 		nodes := get[api.NodeList](c, "/v1/nodes?"+query)
 		if got := fmt.Sprint(nodes.Nodes); len(nodes.Nodes) > 1 || (want != "") != (len(nodes.Nodes) == 1) ||
 			!strings.Contains(got, want) || nodes.CommonVersions["prod"] != "1.2" {
 			t.Errorf("%q: %s, most have %v", query, got, nodes.CommonVersions)
 		}
+	}
+	for query, want := range map[string]string{"/v1/nodes?agent=foo": `agent "foo": want other-version,`,
+		"/v1/nodes?state=lost&state=fatal": `state "fatal": want seen, blind, lost`,
+		"/v1/faults?severity=bad":          `severity "bad": want fatal,`} {
+		var refused struct{ Error string }
+		expect.Equal(t, query, http.StatusBadRequest, c.get(query, &refused))
+		expect.Has(t, query, refused.Error, want)
 	}
 	expect.Has(t, "metrics", c.text("/metrics"), `eventcenter_odd_agents{oddity="other-version"} 1`+"\n",
 		`eventcenter_odd_agents{oddity="blind-checks"} 18`+"\n", `eventcenter_silent_nodes{state="blind"} 1`+"\n",

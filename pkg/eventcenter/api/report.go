@@ -20,7 +20,7 @@ type Reports interface {
 func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	values := r.URL.Query()
 	format := values.Get("format")
-	err := only(values, "date", "format", "base")
+	err := Only(values, "date", "format", "base")
 	switch {
 	case err != nil:
 	case s.Reports == nil:

@@ -1,12 +1,15 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
@@ -42,24 +45,27 @@ type NodeAnswer struct {
 // nodes with a check that cannot tell; agent selects those with an unusual agent.
 func (s *Server) nodes(r *http.Request, _ web.Identity) (any, error) {
 	values := r.URL.Query()
+	err := Known(values, "state", "seen", string(model.Blind), string(model.Lost))
+	if err = cmp.Or(err, KnownAgent(values)); err != nil {
+		return nil, err
+	}
 	nodes, offset := s.Model.Nodes("")
+	for i, n := range nodes {
+		nodes[i] = s.Model.At(n, s.Now(), s.Alive)
+	}
 	common := model.CommonVersions(nodes)
 	nodes = slices.DeleteFunc(nodes, func(n model.Summary) bool { return !SelectsNode(values, n, common) })
 	return NodeList{offset, s.Journal.Bounds().Journal, nodes, common, s.Model.SilentClusters()}, nil
 }
 
-// SelectsNode reports whether the parameters of a query select a node. common are the versions of most agents.
+// SelectsNode reports whether the parameters of a query select a node, as it is at a time. common are the versions of most agents.
 func SelectsNode(values url.Values, n model.Summary, common map[string]string) bool {
-	state := "seen"
-	if n.Silence != nil {
-		state = string(n.Silence.State)
-	}
 	blind, agent := values["blind"], values["agent"]
 	odd := func(o string) bool { return n.Odd(model.Oddity(o), common) }
 	if len(agent) > 0 && !slices.ContainsFunc(agent, odd) {
 		return false
 	}
-	return passes(values["cluster"], n.Cluster) && passes(values["state"], state) && passes(values["pool"], n.Pool) && passes(values["zone"], n.Zone) &&
+	return passes(values["cluster"], n.Cluster) && passes(values["state"], n.State) && passes(values["pool"], n.Pool) && passes(values["zone"], n.Zone) &&
 		passes(values["version"], n.Version) && !slices.Contains(values["notversion"], n.Version) &&
 		(len(blind) == 0 || slices.ContainsFunc(n.Blind, func(check string) bool { return slices.Contains(blind, check) }))
 }
@@ -79,6 +85,7 @@ func (s *Server) Node(r *http.Request, limit int) (NodeAnswer, error) {
 	if !ok {
 		return NodeAnswer{}, refused(http.StatusNotFound, "nothing was ever heard of this node")
 	}
+	detail.Summary = s.Model.At(detail.Summary, s.Now(), s.Alive)
 	events, before, err := s.Newest(r, url.Values{"cluster": {key.Cluster}, "node": {key.Node},
 		"before": {r.URL.Query().Get("before")}}, limit)
 	return NodeAnswer{offset, s.Journal.Bounds().Journal, detail, events, before}, err
@@ -88,6 +95,9 @@ func (s *Server) faults(r *http.Request, _ web.Identity) (any, error) {
 	values := r.URL.Query()
 	limit, err := limitOf(values, maxLimit, 10*maxLimit)
 	if err != nil {
+		return nil, err
+	}
+	if err := KnownFault(values); err != nil {
 		return nil, err
 	}
 	faults, offset := s.Model.Faults(SelectsFault(values))
@@ -108,12 +118,32 @@ func passes(wanted []string, value string) bool {
 	return len(wanted) == 0 || slices.Contains(wanted, value)
 }
 
-// only refuses unknown parameters.
-func only(values url.Values, names ...string) error {
+// Only refuses unknown parameters.
+func Only(values url.Values, names ...string) error {
 	for name := range values {
 		if !slices.Contains(names, name) {
 			return refused(http.StatusBadRequest, fmt.Sprintf("unknown parameter %.40q", name))
 		}
 	}
 	return nil
+}
+
+// Known refuses values of a parameter that none of the possible ones is.
+func Known(values url.Values, name string, possible ...string) error {
+	for _, value := range values[name] {
+		if !slices.Contains(possible, value) {
+			return refused(http.StatusBadRequest, fmt.Sprintf("%s %.40q: want %s", name, value, strings.Join(possible, ", ")))
+		}
+	}
+	return nil
+}
+
+// KnownFault refuses a query that can select no fault.
+func KnownFault(values url.Values) error {
+	return Known(values, "severity", string(finding.Fatal), string(finding.Warning), string(finding.Info))
+}
+
+// KnownAgent refuses a query for an oddity that no agent can have.
+func KnownAgent(values url.Values) error {
+	return Known(values, "agent", string(model.OtherVersion), string(model.BlindChecks), string(model.WrongClock))
 }

@@ -20,6 +20,13 @@ const (
 	Lost  State = "lost"  // its Lease is not renewed
 )
 
+const (
+	// BlindAfter is how many intervals an agent may be silent.
+	BlindAfter = 2.5
+	// LongestRetry is how long a refused agent, or one that could not reach a center, may wait before the next attempt.
+	LongestRetry = 5 * time.Minute
+)
+
 // silent is the state of a cluster with so many silent nodes that the cause may be elsewhere.
 const silent State = "silent"
 

@@ -28,6 +28,9 @@ type Summary struct {
 	Pool          string    `json:"pool,omitempty"`
 	Zone          string    `json:"zone,omitempty"`
 	Silence       *Silence  `json:"silence,omitempty"` // nil: its agent and its Lease are fine
+	// State is seen, blind or lost, and Maintenance the end of a declared maintenance that is not over. At sets both.
+	State       string    `json:"state"`
+	Maintenance time.Time `json:"maintenanceUntil,omitzero"`
 }
 
 // NodeFault is an active fault with its node.
@@ -112,12 +115,36 @@ func (m *Model) Nodes(cluster string) (nodes []Summary, offset uint64) {
 	return nodes, m.offset
 }
 
+// At returns a summary with the fields that depend on the time, for agents that report in each interval. A node is lost or
+// blind by the center's own finding; without one it is blind if its agent announced its stop, or was heard and is silent.
+// An agent that was not heard since the center's start may be waiting for its next attempt. A node without an agent is seen.
+func (m *Model) At(s Summary, now time.Time, interval time.Duration) Summary {
+	from := s.LastSeen.Add(time.Duration(BlindAfter * float64(interval)))
+	if s.LastSeen.Before(m.opened) {
+		from = event.Later(from, m.opened.Add(LongestRetry+interval))
+	}
+	s.State = "seen"
+	switch {
+	case s.Silence != nil:
+		s.State = string(s.Silence.State)
+	case s.Stopped || !s.LastSeen.IsZero() && now.After(from):
+		s.State = string(Blind)
+	}
+	if !s.Maintenance.After(now) {
+		s.Maintenance = time.Time{}
+	}
+	return s
+}
+
 func (n *Node) summary() Summary {
 	s := Summary{Cluster: n.Cluster, Node: n.Name, LastSeen: n.LastSeen, Version: n.Agent.Version,
 		Configuration: n.Agent.Configuration, Waiting: n.Agent.Waiting, Blind: n.Agent.Blind, ClockAhead: n.Ahead.Seconds(),
 		Stopped: n.AgentType == event.AgentStopping, Pool: n.Pool, Zone: n.Zone}
 	if n.Silence != nil && n.Silence.State != Seen {
 		s.Silence = n.Silence
+	}
+	if n.Day != nil {
+		s.Maintenance = n.Day.Maintenance
 	}
 	for _, f := range n.active() {
 		switch {

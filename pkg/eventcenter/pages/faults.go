@@ -21,6 +21,9 @@ func faultFields() []string {
 // faults shows the active faults: a fault on many nodes is one line.
 func (s *server) faults(r *http.Request, _ web.Session) (web.View, error) {
 	q := given(r.URL.Query())
+	if err := api.KnownFault(q); err != nil {
+		return web.View{}, err
+	}
 	found, _ := s.Model.Faults(api.SelectsFault(q))
 	fields := web.Fields(q, map[string][]string{"severity": {"fatal", "warning", "info"}}, faultFields()...)
 	return web.View{Title: "Faults", JSON: jsonOf("/v1/faults", q, faultFields()...),
@@ -37,6 +40,9 @@ type faultView struct {
 // fault shows one fault on all its nodes, the longest-lasting first.
 func (s *server) fault(r *http.Request, _ web.Session) (web.View, error) {
 	q := given(r.URL.Query())
+	if err := api.KnownFault(q); err != nil {
+		return web.View{}, err
+	}
 	q.Set("check", r.PathValue("check"))
 	form := map[string]string{}
 	for _, name := range faultFields() {
@@ -78,7 +84,7 @@ func (s *server) node(r *http.Request, _ web.Session) (web.View, error) {
 		return web.View{}, err
 	}
 	n := a.Node
-	v := nodeView{nodeRow: nodeRow{Summary: n.Summary, State: stateOf(n.Summary, s.Now(), s.Alive)}, Faults: n.Faults,
+	v := nodeView{nodeRow: nodeRow{Summary: n.Summary, State: stateOf(n.Summary)}, Faults: n.Faults,
 		Leftovers: n.LeftoverList[:min(nodeLeftover, len(n.LeftoverList))], Lines: api.Fold(a.Events), Before: a.Before}
 	v.More = len(n.LeftoverList) - len(v.Leftovers)
 	return web.View{Title: n.Node, JSON: "/v1" + r.URL.EscapedPath(), Data: v}, nil
@@ -155,5 +161,5 @@ func (s *server) leftovers(*http.Request, web.Session) (web.View, error) {
 			details = append(details, d)
 		}
 	}
-	return web.View{Title: "Leftovers", JSON: "/v1/nodes", Data: kindsOf(details)}, nil
+	return web.View{Title: "Leftovers", Data: kindsOf(details)}, nil
 }

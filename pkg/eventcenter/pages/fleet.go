@@ -19,23 +19,16 @@ func states() []string {
 	return []string{string(model.Lost), "fatal", string(model.Blind), "degraded", "healthy"}
 }
 
-// silentAfter is the number of intervals an agent may be silent.
-const silentAfter = 2.5
-
-// stateOf returns the state of a node. The last state of a silent agent may be outdated, but a fatal fault is worth
-// showing anyway.
-func stateOf(n model.Summary, now time.Time, alive time.Duration) string {
-	found := model.Seen
-	if n.Silence != nil {
-		found = n.Silence.State
-	}
+// stateOf returns the state of a node for people. The last state of a silent agent may be outdated, but a fatal fault is
+// worth showing anyway.
+func stateOf(n model.Summary) string {
 	switch {
-	case found == model.Lost:
-		return string(model.Lost)
+	case n.State == string(model.Lost):
+		return n.State
 	case n.Fatal > 0:
 		return "fatal"
-	case found == model.Blind || n.Stopped || now.Sub(n.LastSeen) > time.Duration(silentAfter*float64(alive)):
-		return string(model.Blind)
+	case n.State == string(model.Blind):
+		return n.State
 	case n.Warning > 0:
 		return "degraded"
 	}
@@ -142,7 +135,7 @@ func (s *server) fleet(*http.Request, web.Session) (web.View, error) {
 			i = len(v.Pools)
 			v.Pools = append(v.Pools, tally{Cluster: n.Cluster, Pool: n.Pool, Zone: n.Zone})
 		}
-		state := stateOf(n, now, s.Alive)
+		state := stateOf(s.Model.At(n, now, s.Alive))
 		v.Placed = v.Placed || n.Pool != "" || n.Zone != ""
 		v.All.add(state)
 		v.Pools[i].add(state)
@@ -167,6 +160,9 @@ type nodeRow struct {
 // agents lists the nodes with their agents' data. It selects by the states of the pages, and by a part of a node's name.
 func (s *server) agents(r *http.Request, _ web.Session) (web.View, error) {
 	q, now := given(r.URL.Query()), s.Now()
+	if err := cmp.Or(api.Known(q, "state", states()...), api.KnownAgent(q)); err != nil {
+		return web.View{}, err
+	}
 	all, _ := s.Model.Nodes("")
 	fields := web.Fields(q, map[string][]string{"state": states(),
 		"agent": {string(model.OtherVersion), string(model.BlindChecks), string(model.WrongClock)}},
@@ -176,7 +172,8 @@ func (s *server) agents(r *http.Request, _ web.Session) (web.View, error) {
 	state, name := q.Get("state"), q.Get("node")
 	q.Del("state")
 	for _, n := range all {
-		row := nodeRow{Summary: n, State: stateOf(n, now, s.Alive)}
+		n = s.Model.At(n, now, s.Alive)
+		row := nodeRow{Summary: n, State: stateOf(n)}
 		if n.Odd(model.OtherVersion, common) {
 			row.Other = common[n.Cluster]
 		}

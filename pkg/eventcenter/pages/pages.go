@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -39,22 +40,35 @@ func New(center *api.Server, sessions *web.Sessions, provider web.SignIn, versio
 			{Page: "report", Name: "Reports", Path: "/reports/daily"},
 		}})}
 	mux := http.NewServeMux()
-	for pattern, answer := range map[string]func(http.ResponseWriter, *http.Request, web.Session){
-		"GET /{$}":                    s.Page("fleet", s.fleet),
-		"GET /faults":                 s.Page("faults", s.faults),
-		"GET /faults/{check}":         s.Page("fault", s.fault),
-		"GET /nodes/{cluster}/{node}": s.Page("node", s.node),
-		"GET /leftovers":              s.Page("leftovers", s.leftovers),
-		"GET /agents":                 s.Page("agents", s.agents),
-		"GET /events":                 s.Page("events", s.events),
-		"GET /subscriptions":          s.subscriptions,
-		"GET /reports/{period}":       s.report,
+	for pattern, answer := range map[string]handler{
+		"GET /{$}":                    s.asked("", s.Page("fleet", s.fleet)),
+		"GET /faults":                 s.asked("cluster severity check reason node detector", s.Page("faults", s.faults)),
+		"GET /faults/{check}":         s.asked("cluster severity check reason node detector", s.Page("fault", s.fault)),
+		"GET /nodes/{cluster}/{node}": s.asked("before", s.Page("node", s.node)),
+		"GET /leftovers":              s.asked("", s.Page("leftovers", s.leftovers)),
+		"GET /agents":                 s.asked("cluster pool zone state version agent node", s.Page("agents", s.agents)),
+		"GET /events":                 s.asked("cluster node type severity check reason before after", s.Page("events", s.events)),
+		"GET /subscriptions":          s.asked("", s.subscriptions),
+		"GET /reports/{period}":       s.asked("date", s.report),
 	} {
 		mux.HandleFunc(pattern, s.SignedIn(answer))
 	}
 	mux.HandleFunc("POST /maintenance", s.Operators(onlyOperators, s.maintenance))
 	mux.HandleFunc("POST /say", s.Operators(onlyOperators, s.recordAction))
 	return s.Handler(mux)
+}
+
+type handler = func(http.ResponseWriter, *http.Request, web.Session)
+
+// asked answers a request with these parameters, and shows that others are unknown: a filter with a typo would show all.
+func (s *server) asked(parameters string, next handler) handler {
+	return func(w http.ResponseWriter, r *http.Request, who web.Session) {
+		if err := api.Only(r.URL.Query(), strings.Fields(parameters)...); err != nil {
+			s.Fail(w, r, err)
+			return
+		}
+		next(w, r, who)
+	}
 }
 
 // maxRows limits the rows of a table.

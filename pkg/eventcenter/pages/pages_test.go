@@ -58,7 +58,12 @@ func TestPages(t *testing.T) {
 			url.Values{"form": {form}, "cluster": {"prod"}, "node": {node}, "for": {length}})
 	}
 	declare("node-0", "4h", http.StatusSeeOther)
-	c.wants(c.page("/nodes/prod/node-0"), "operator.maintenance.v1")
+	c.wants(c.page("/nodes/prod/node-0"), "operator.maintenance.v1", "In maintenance until <time")
+	c.wants(c.page("/agents"), "maintenance until ")
+	declare("node-0", "0s", http.StatusSeeOther)
+	for _, path := range []string{"/nodes/prod/node-0", "/agents"} {
+		expect.Lacks(t, "a maintenance that is over", c.page(path), "aintenance until")
+	}
 	declare("nobody", "4h", http.StatusBadRequest)
 	declare("node-0", "-1h", http.StatusBadRequest)
 	declare("node-0", "9999h", http.StatusBadRequest)
@@ -74,12 +79,43 @@ func TestPages(t *testing.T) {
 	c.now = time.Now().Add(3 * time.Minute) // the machine's clock recorded the agents' last events
 	c.wants(c.page("/agents"), ">blind</span>")
 	c.wants(c.page("/assets/style.css"), "color-scheme")
+	for path, want := range map[string]string{"/events?foo=1": "unknown parameter &#34;foo&#34;", "/?foo=1": "foo",
+		"/agents?agent=foo": "agent &#34;foo&#34;: want", "/agents?state=seen": "want lost, fatal, blind",
+		"/faults?severity=bad": "severity &#34;bad&#34;", "/reports/daily?foo=1": "foo"} {
+		answer, text := c.do(path, nil)
+		expect.Equal(t, path, http.StatusBadRequest, answer.status)
+		c.wants(text, want)
+	}
 	c.answers("an unknown node", http.StatusNotFound, "/nodes/prod/nobody", nil)
 	for _, path := range []string{"/v1/nodes", "/v1/faults?check=filesystem-readonly"} { // the data behind them
 		if !json.Valid([]byte(c.page(path))) {
 			t.Errorf("%s is no JSON", path)
 		}
 	}
+}
+
+// Pages and data call a node by the same state: one without an agent is not blind, a silent agent's is.
+func TestOneState(t *testing.T) {
+	c := newCenter(t)
+	c.signIn()
+	c.send("agent", event.AgentAlive, event.Agent{Version: "1.2"})
+	c.detect("none", "gpud", "FilesystemSlow", "/data")
+	c.now = c.now.Add(10 * time.Minute)
+	page := c.page("/nodes/prod/none")
+	c.wants(page, `>degraded</span>`, "Its agent was never heard")
+	expect.Lacks(t, "an agentless node", page, "never ago", "blind")
+	c.wants(c.page("/nodes/prod/agent"), `>blind</span>`)
+	for state, want := range map[string]string{"seen": "none", "blind": "agent"} {
+		var list api.NodeList
+		must(t, json.Unmarshal([]byte(c.page("/v1/nodes?state="+state)), &list))
+		if len(list.Nodes) != 1 || list.Nodes[0].Node != want || list.Nodes[0].State != state {
+			t.Errorf("%s: %+v", state, list.Nodes)
+		}
+	}
+	must(t, c.Close())
+	c.open() // an agent may be waiting for its next attempt
+	c.now = c.now.Add(-6 * time.Minute)
+	expect.Lacks(t, "after the center's start", c.page("/nodes/prod/agent"), ">blind</span>")
 }
 
 // Without a code no page is visible, and a code works once, for a limited time.

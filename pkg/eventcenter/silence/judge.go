@@ -22,11 +22,8 @@ const (
 	lostAfter = 2*ListEvery - time.Second
 	// late is how long a Lease is unchanged before its node may become lost: if there are many, the cause is elsewhere.
 	late = ListEvery - time.Second
-	// blindAfter is how many intervals an agent may be silent, lateWord after how many it is late.
-	blindAfter = 2.5
-	lateWord   = 1.25
-	// longestRetry is how long a refused agent, or one that could not reach a center, may wait before the next attempt.
-	longestRetry = 5 * time.Minute
+	// lateWord is after how many intervals an agent is late.
+	lateWord = 1.25
 
 	// If over massShare of a cluster, and at least massNodes, become silent within massWithin, there is one finding.
 	massShare  = 0.2
@@ -138,11 +135,11 @@ func (j *Judge) blindFrom(l lease, known model.Known) time.Time {
 	if l.first.After(begun) {
 		begun = l.first
 	}
-	from := begun.Add(longestRetry + j.interval)
+	from := begun.Add(model.LongestRetry + j.interval)
 	if !known.LastSeen.Before(begun) {
 		from = time.Time{}
 	}
-	if spoken := known.LastSeen.Add(time.Duration(blindAfter * float64(j.interval))); spoken.After(from) {
+	if spoken := known.LastSeen.Add(time.Duration(model.BlindAfter * float64(j.interval))); spoken.After(from) {
 		from = spoken
 	}
 	return from
@@ -154,7 +151,7 @@ func (j *Judge) state(name string, o Observation, fresh bool) (model.State, Verd
 	was := known.Silence.State
 	v := Verdict{Node: name, Silence: event.Silence{LastSeen: known.LastSeen, Lease: l.renewed, UID: node.UID}}
 	age := o.At.Sub(l.changed)
-	spoken := !known.LastSeen.IsZero() && o.At.Sub(known.LastSeen) <= time.Duration(blindAfter*float64(j.interval))
+	spoken := !known.LastSeen.IsZero() && o.At.Sub(known.LastSeen) <= time.Duration(model.BlindAfter*float64(j.interval))
 	moves := fresh && l.moved && age < lostAfter
 	mute := node.Expected && !o.At.Before(j.blindFrom(l, known))
 	lost := fresh && age >= lostAfter && o.At.Sub(j.started) >= j.interval && (!l.renewed.IsZero() || mute)
@@ -214,7 +211,7 @@ func (j *Judge) mass(o Observation, silences []Verdict, together int) []Verdict 
 		if j.calm.IsZero() {
 			j.calm = o.At
 		}
-		if len(silences) > 0 && o.At.Sub(j.calm) < longestRetry+j.interval {
+		if len(silences) > 0 && o.At.Sub(j.calm) < model.LongestRetry+j.interval {
 			return nil // they may still be starting
 		}
 		j.calm = time.Time{}
