@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
@@ -212,6 +213,30 @@ func TestPerson(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A page that cannot be brought up to date says so: without its center, until that is back, and after the session.
+func TestOutdatedPage(t *testing.T) {
+	address, sessions := serve(t)
+	ctx := browser(t, true)
+	signIn(t, ctx, address, sessions)
+	says := func(what, want string) {
+		t.Helper()
+		var text string
+		run(t, ctx, chromedp.Evaluate("refresh()", nil, func(p *runtime.EvaluateParams) *runtime.EvaluateParams {
+			return p.WithAwaitPromise(true)
+		}), chromedp.TextContent(`[role="status"]`, &text))
+		if (want == "") != (text == "") || !strings.Contains(text, want) {
+			t.Errorf("%s, the page says %q", what, text)
+		}
+	}
+	offline := func(is bool) chromedp.Action { return network.EmulateNetworkConditions(is, 0, -1, -1) }
+	run(t, ctx, network.Enable(), offline(true))
+	says("without the center", "cannot be reached")
+	run(t, ctx, offline(false))
+	says("with the center", "")
+	run(t, ctx, network.ClearBrowserCookies())
+	says("without a session", "not signed in any more")
 }
 
 // Every page is shown, does not run code from an agent, and is accessible (WCAG 2, by axe), in the light and the dark.

@@ -1,22 +1,32 @@
-// Replaces the content of the page by that of now every ten seconds, while it is seen and nobody writes in it.
+// Replaces the content of the page by that of now every ten seconds, while it is seen and nobody writes in it. If it
+// cannot, the page says so until it can again.
 "use strict";
 const every = 10000;
 function busy(main) {
   return document.hidden || main.contains(document.activeElement) && document.activeElement !== document.body ||
     main.querySelector("details[open]") !== null || new URLSearchParams(location.search).has("before");
 }
+function say(text) {
+  const status = document.getElementById("live");
+  status.textContent = text && `${text} This page shows the state of ${document.querySelector("footer time").textContent}.`;
+}
 async function refresh() {
   const main = document.querySelector("main[data-live]");
   if (main && !busy(main)) {
     try {
-      const answer = await fetch(location.href, {redirect: "error"});
-      if (answer.ok && !busy(main)) {
+      const answer = await fetch(location.href, {redirect: "manual", signal: AbortSignal.timeout(every)});
+      if (answer.type === "opaqueredirect") { // to the page for signing in
+        say("You are not signed in any more: open the page again.");
+      } else if (!answer.ok) {
+        say(`The ${document.querySelector("header strong").textContent} answers with an error (${answer.status}).`);
+      } else if (!busy(main)) {
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         main.replaceChildren(...page.querySelector("main").childNodes);
         document.querySelector("footer time").replaceWith(page.querySelector("footer time"));
+        say("");
       }
     } catch (e) {
-      // the program is away: the time at the end of the page says how old it is
+      say(`The ${document.querySelector("header strong").textContent} cannot be reached.`);
     }
   }
   setTimeout(refresh, every);
