@@ -210,8 +210,8 @@ func lineOf(item api.Item, journal string) ([]byte, error) {
 	return json.Marshal(attributes)
 }
 
-// isCut reports whether a text may be the cut-off beginning of a line of an export. Its first attribute is the journal or,
-// in alphabetical order, one before it: bootid of our agents, any of others.
+// isCut reports whether a text may be the cut-off beginning of a line of an export. A line begins with its journal or, in
+// alphabetical order, with an attribute before it: bootid of our agents, any of others.
 func isCut(text []byte, behindLine bool) bool {
 	if behindLine {
 		return bytes.HasPrefix(text, []byte(`{"`)) || string(text) == "{" || len(text) == 0

@@ -70,7 +70,7 @@ func TestExport(t *testing.T) {
 	whole, err := os.ReadFile(file)
 	must(t, err)
 	want := exported(t, export(exitFine))
-	for _, cut := range []int{0, 1, len(whole) / 2, len(whole) - 1, len(whole)} {
+	for _, cut := range []int{0, 1, 40, 200, len(whole) / 2, len(whole) - 1, len(whole)} {
 		must(t, os.WriteFile(file, whole[:cut], 0o600))
 		export(exitFine, "--file", file)
 		text, err := os.ReadFile(file)

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
@@ -21,6 +22,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
@@ -131,6 +133,18 @@ func TestLostEvents(t *testing.T) {
 			t.Errorf("%d: %s", code, out)
 		}
 	}
+}
+
+// A list of nodes has the state of each, and a declared maintenance.
+func TestNodesAsText(t *testing.T) {
+	list := api.NodeList{Nodes: []model.Summary{{Node: "a", State: "blind"}, {Node: "b", State: "seen",
+		Maintenance: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}}}
+	var text strings.Builder
+	cmd := &cobra.Command{}
+	cmd.SetOut(&text)
+	o := command.Asker{Templates: verbTexts, Functions: functions()}
+	must(t, o.Print(cmd, "nodes", list, nil))
+	must(t, contains(text.String(), "a     blind  ", "b     seen, maintenance until 2026-01-02T03:04:05Z  "))
 }
 
 // A report has leftovers for a hundred ended pods, and the parts that it lacks.

@@ -35,7 +35,8 @@ func (s *Site) login(w http.ResponseWriter, r *http.Request) {
 	}
 	if errors.Is(err, errManyTries) { // the code was not looked at: it still is good
 		w.Header().Set("Retry-After", "2")
-		s.askToSignIn(w, r, http.StatusTooManyRequests, to, "Too many codes came from your network. Try this one again in some seconds.")
+		s.askToSignIn(w, r, http.StatusTooManyRequests, to,
+			"Too many codes came from your network. Try this one again in some seconds.")
 		return
 	}
 	if err != nil {

@@ -58,7 +58,8 @@ func (s *Server) nodes(r *http.Request, _ web.Identity) (any, error) {
 	return NodeList{offset, s.Journal.Bounds().Journal, nodes, common, s.Model.SilentClusters()}, nil
 }
 
-// SelectsNode reports whether the parameters of a query select a node, as it is at a time. common are the versions of most agents.
+// SelectsNode reports whether the parameters of a query select a node, as it is at a time. common are the versions of
+// most agents.
 func SelectsNode(values url.Values, n model.Summary, common map[string]string) bool {
 	blind, agent := values["blind"], values["agent"]
 	odd := func(o string) bool { return n.Odd(model.Oddity(o), common) }

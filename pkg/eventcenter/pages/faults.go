@@ -13,10 +13,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
-// faultFields returns the filters for faults: those of /v1/faults.
-func faultFields() []string {
-	return []string{"cluster", "severity", "check", "reason", "node", "detector"}
-}
+// The filters for faults, those of /v1/faults, and for events.
+const (
+	faultFields = "cluster severity check reason node detector"
+	eventFields = "cluster node type severity check reason"
+)
 
 // faults shows the active faults: a fault on many nodes is one line.
 func (s *server) faults(r *http.Request, _ web.Session) (web.View, error) {
@@ -25,8 +26,8 @@ func (s *server) faults(r *http.Request, _ web.Session) (web.View, error) {
 		return web.View{}, err
 	}
 	found, _ := s.Model.Faults(api.SelectsFault(q))
-	fields := web.Fields(q, map[string][]string{"severity": {"fatal", "warning", "info"}}, faultFields()...)
-	return web.View{Title: "Faults", JSON: jsonOf("/v1/faults", q, faultFields()...),
+	fields := web.Fields(q, map[string][]string{"severity": {"fatal", "warning", "info"}}, strings.Fields(faultFields)...)
+	return web.View{Title: "Faults", JSON: jsonOf("/v1/faults", q, strings.Fields(faultFields)...),
 		Data: listOf(fields, groupsOf(found, s.Now()))}, nil
 }
 
@@ -45,7 +46,7 @@ func (s *server) fault(r *http.Request, _ web.Session) (web.View, error) {
 	}
 	q.Set("check", r.PathValue("check"))
 	form := map[string]string{}
-	for _, name := range faultFields() {
+	for _, name := range strings.Fields(faultFields) {
 		if q.Has(name) { // one value of each
 			form[name] = q.Get(name)
 			q.Set(name, form[name])
@@ -60,7 +61,7 @@ func (s *server) fault(r *http.Request, _ web.Session) (web.View, error) {
 	}
 	v.Check, v.Reason = q.Get("check"), q.Get("reason") // empty: all reasons
 	return web.View{Title: strings.TrimSpace(v.Check + " " + v.Reason), Data: v,
-		JSON: jsonOf("/v1/faults", q, faultFields()...)}, nil
+		JSON: jsonOf("/v1/faults", q, strings.Fields(faultFields)...)}, nil
 }
 
 type nodeView struct {
@@ -97,7 +98,7 @@ func (s *server) events(r *http.Request, _ web.Session) (web.View, error) {
 	if err != nil {
 		return web.View{}, err
 	}
-	fields := []string{"cluster", "node", "type", "severity", "check", "reason"}
+	fields := strings.Fields(eventFields)
 	return web.View{Title: "Events", JSON: jsonOf("/v1/events", q, append(fields, "after")...),
 		Data: list{Filter: web.Fields(q, nil, fields...), Rows: api.Fold(items), Before: before, Query: q}}, nil
 }

@@ -156,9 +156,10 @@ func (c *center) send(node string, t event.Type, data any) {
 func (c *center) detect(node, detector, reason, name string) {
 	c.Helper()
 	c.sent++
-	c.post(fmt.Appendf(nil, `{"specversion":"1.0","id":"%d","time":%q,"source":"/clusters/prod/nodes/%s/%s","type":%q,"data":{"check":
-	 "filesystem-readonly","reason":%q,"severity":"warning","ttlSeconds":604800,"subject":{"kind":"filesystem","name":%q}}}`, c.sent,
-		c.now.Format(time.RFC3339Nano), node, detector, event.FaultRaised, reason, name))
+	c.post(fmt.Appendf(nil, `{"specversion":"1.0","id":"%d","time":%q,"source":"/clusters/prod/nodes/%s/%s","type":%q,
+	 "data":{"check":"filesystem-readonly","reason":%q,"severity":"warning","ttlSeconds":604800,
+	 "subject":{"kind":"filesystem","name":%q}}}`, c.sent, c.now.Format(time.RFC3339Nano), node, detector, event.FaultRaised,
+		reason, name))
 }
 
 // post sends an event in structured mode.

@@ -42,12 +42,12 @@ func New(center *api.Server, sessions *web.Sessions, provider web.SignIn, versio
 	mux := http.NewServeMux()
 	for pattern, answer := range map[string]handler{
 		"GET /{$}":                    s.asked("", s.Page("fleet", s.fleet)),
-		"GET /faults":                 s.asked("cluster severity check reason node detector", s.Page("faults", s.faults)),
-		"GET /faults/{check}":         s.asked("cluster severity check reason node detector", s.Page("fault", s.fault)),
+		"GET /faults":                 s.asked(faultFields, s.Page("faults", s.faults)),
+		"GET /faults/{check}":         s.asked(faultFields, s.Page("fault", s.fault)),
 		"GET /nodes/{cluster}/{node}": s.asked("before", s.Page("node", s.node)),
 		"GET /leftovers":              s.asked("", s.Page("leftovers", s.leftovers)),
 		"GET /agents":                 s.asked("cluster pool zone state version agent node", s.Page("agents", s.agents)),
-		"GET /events":                 s.asked("cluster node type severity check reason before after", s.Page("events", s.events)),
+		"GET /events":                 s.asked(eventFields+" before after", s.Page("events", s.events)),
 		"GET /subscriptions":          s.asked("", s.subscriptions),
 		"GET /reports/{period}":       s.asked("date", s.report),
 	} {

@@ -8,7 +8,7 @@ function busy(main) {
 }
 function say(text) {
   const status = document.getElementById("live");
-  status.textContent = text && `${text} This page shows the state of ${document.querySelector("footer time").textContent}.`;
+  status.textContent = text && `${text} This page is as of ${document.querySelector("footer time").textContent}.`;
 }
 async function refresh() {
   const main = document.querySelector("main[data-live]");
