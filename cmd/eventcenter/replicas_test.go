@@ -321,10 +321,10 @@ func TestReplicasAreOne(t *testing.T) {
 		t.Fatalf("%d %s %v", status, answer, err)
 	}
 	response, _ := browse(t, other, nil, "/login", "code="+code.Code)
-	if response.StatusCode != http.StatusSeeOther || len(response.Cookies()) != 1 {
+	if response.StatusCode != http.StatusSeeOther || len(response.cookies) != 1 {
 		t.Fatal(response.Status)
 	}
-	cookie := response.Cookies()[0]
+	cookie := response.cookies[0]
 	for i, p := range r.all {
 		response, page := browse(t, p, cookie, "/subscriptions", "")
 		if err := contains(page, "ada", "all"); err != nil || response.StatusCode != http.StatusOK {
@@ -345,8 +345,15 @@ func TestReplicasAreOne(t *testing.T) {
 	}
 }
 
+// opened is an answer that was read.
+type opened struct {
+	StatusCode int
+	Status     string
+	cookies    []*http.Cookie
+}
+
 // browse opens a page as a browser with a cookie does, if any. A form makes it a POST.
-func browse(t *testing.T, p *process, cookie *http.Cookie, path, form string) (*http.Response, string) {
+func browse(t *testing.T, p *process, cookie *http.Cookie, path, form string) (opened, string) {
 	t.Helper()
 	method := http.MethodGet
 	if form != "" {
@@ -363,5 +370,5 @@ func browse(t *testing.T, p *process, cookie *http.Cookie, path, form string) (*
 	defer response.Body.Close()
 	page, err := io.ReadAll(response.Body)
 	must(t, err)
-	return response, string(page)
+	return opened{response.StatusCode, response.Status, response.Cookies()}, string(page)
 }

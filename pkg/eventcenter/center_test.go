@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
@@ -23,7 +23,7 @@ func open(t *testing.T, dir string, keep journal.Limits) (*Center, *bytes.Buffer
 	t.Helper()
 	var log bytes.Buffer
 	c, err := Open(t.Context(), Options{Dir: dir, Log: slog.New(slog.NewTextHandler(&log, nil)), Keep: keep})
-	expect.OK(t, err)
+	expecttest.OK(t, err)
 	return c, &log
 }
 
@@ -40,7 +40,7 @@ func (c *Center) faults() int {
 func verified(t *testing.T, dir string) Verification {
 	t.Helper()
 	v, err := Verify(t.Context(), dir)
-	expect.OK(t, err)
+	expecttest.OK(t, err)
 	return v
 }
 
@@ -48,12 +48,12 @@ func verified(t *testing.T, dir string) Verification {
 func edit(t *testing.T, name, from, to string) {
 	t.Helper()
 	data, err := os.ReadFile(name)
-	expect.OK(t, err)
+	expecttest.OK(t, err)
 	changed := bytes.Replace(data, []byte(from), []byte(to), 1)
 	if bytes.Equal(data, changed) {
 		t.Fatalf("%s lacks %s", name, from)
 	}
-	expect.OK(t, os.WriteFile(name, changed, 0o600))
+	expecttest.OK(t, os.WriteFile(name, changed, 0o600))
 }
 
 // days creates a journal of three files, as if each event were on another day.
@@ -62,12 +62,12 @@ func days(t *testing.T, dir string) {
 	now := time.Now().Add(-72 * time.Hour)
 	store, err := sqlite.Open(t.Context(), sqlite.Options{Dir: filepath.Join(dir, journalDir),
 		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }})
-	expect.OK(t, err)
+	expecttest.OK(t, err)
 	for sequence := range uint64(3) {
 		journaltest.Append(t, store, journaltest.Raised(t, "n", sequence+1))
 		now = now.Add(24 * time.Hour)
 	}
-	expect.OK(t, store.Close())
+	expecttest.OK(t, store.Close())
 }
 
 // The base includes trimmed days: the state does not change, and base and journal still yield it.
@@ -75,19 +75,19 @@ func TestTrimmed(t *testing.T) {
 	dir := t.TempDir()
 	days(t, dir)
 	c, _ := open(t, dir, journal.Limits{Bytes: 1})
-	expect.OK(t, c.trim(t.Context()))
-	expect.Equal(t, "oldest of the last day", 3, c.Journal.Bounds().Oldest)
+	expecttest.OK(t, c.trim(t.Context()))
+	expecttest.Equal(t, "oldest of the last day", 3, c.Journal.Bounds().Oldest)
 	c.raise(t, 4)
-	expect.OK(t, c.Close())
+	expecttest.OK(t, c.Close())
 	if v := verified(t, dir); !v.Fine() || v.Checkpoint != 4 {
 		t.Errorf("%+v", v)
 	}
-	expect.OK(t, os.Remove(filepath.Join(dir, checkpointFile)))
+	expecttest.OK(t, os.Remove(filepath.Join(dir, checkpointFile)))
 	c, log := open(t, dir, journal.Limits{})
 	if c.faults() != 4 || log.Len() > 0 {
 		t.Errorf("%d faults of 4 without the checkpoint: %s", c.faults(), log)
 	}
-	expect.OK(t, c.Close())
+	expecttest.OK(t, c.Close())
 }
 
 // A damaged checkpoint, or one of another journal or version, is not used.
@@ -98,11 +98,11 @@ func TestLostCheckpoint(t *testing.T) {
 			dir := t.TempDir()
 			days(t, dir)
 			text = strings.ReplaceAll(text, "ID", verified(t, dir).Journal)
-			expect.OK(t, os.WriteFile(filepath.Join(dir, checkpointFile), []byte(text), 0o600))
+			expecttest.OK(t, os.WriteFile(filepath.Join(dir, checkpointFile), []byte(text), 0o600))
 			c, log := open(t, dir, journal.Limits{})
-			expect.Equal(t, "faults", 3, c.faults())
-			expect.Has(t, "log", log.String(), "checkpoint")
-			expect.OK(t, c.Close())
+			expecttest.Equal(t, "faults", 3, c.faults())
+			expecttest.Has(t, "log", log.String(), "checkpoint")
+			expecttest.OK(t, c.Close())
 		})
 	}
 }
@@ -112,19 +112,19 @@ func TestLostDay(t *testing.T) {
 	dir := t.TempDir()
 	days(t, dir)
 	c, _ := open(t, dir, journal.Limits{})
-	expect.OK(t, errors.Join(c.Reports.Follow(), c.Close()))
+	expecttest.OK(t, errors.Join(c.Reports.Follow(), c.Close()))
 	files, err := filepath.Glob(filepath.Join(dir, reportsDir, "*"))
-	expect.OK(t, err)
+	expecttest.OK(t, err)
 	if len(files) < 3 {
 		t.Fatalf("%q", files)
 	}
 	name := files[len(files)-1]
 	want, err := os.ReadFile(name)
-	expect.OK(t, err)
-	expect.OK(t, os.Remove(name))
+	expecttest.OK(t, err)
+	expecttest.OK(t, os.Remove(name))
 	c, log := open(t, dir, journal.Limits{})
-	expect.Has(t, "log", log.String(), "the start takes longer")
-	expect.OK(t, errors.Join(c.Reports.Follow(), c.Close()))
+	expecttest.Has(t, "log", log.String(), "the start takes longer")
+	expecttest.OK(t, errors.Join(c.Reports.Follow(), c.Close()))
 	if got, err := os.ReadFile(name); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%v", err)
 	}
@@ -136,8 +136,8 @@ func TestCheckpointAfterDay(t *testing.T) {
 	c, _ := open(t, dir, journal.Limits{})
 	c.raise(t, 1)
 	reports := filepath.Join(dir, reportsDir)
-	expect.OK(t, os.Remove(reports))
-	expect.OK(t, os.WriteFile(reports, nil, 0o600))
+	expecttest.OK(t, os.Remove(reports))
+	expecttest.OK(t, os.WriteFile(reports, nil, 0o600))
 	c.Model.Advance(time.Now().AddDate(0, 0, 1))
 	if err := c.Checkpoint(); err == nil {
 		t.Error("a checkpoint without the day")
@@ -145,7 +145,7 @@ func TestCheckpointAfterDay(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, checkpointFile)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
-	expect.OK(t, errors.Join(os.Remove(reports), os.Mkdir(reports, 0o700), c.Close()))
+	expecttest.OK(t, errors.Join(os.Remove(reports), os.Mkdir(reports, 0o700), c.Close()))
 	if files, err := filepath.Glob(filepath.Join(reports, "*")); err != nil || len(files) != 1 {
 		t.Errorf("%q %v", files, err)
 	}
@@ -158,7 +158,7 @@ func TestVerify(t *testing.T) {
 		days(t, dir)
 		c, _ := open(t, dir, journal.Limits{})
 		c.raise(t, 4)
-		expect.OK(t, c.Close())
+		expecttest.OK(t, c.Close())
 		if v := verified(t, dir); !v.Fine() || v.Checkpoint != 4 {
 			t.Errorf("%+v", v)
 		}
@@ -201,9 +201,9 @@ func TestUpkeepBesideTheCheck(t *testing.T) {
 		if len(rested) > 0 {
 			t.Error("the check goes on at once")
 		}
-		expect.Equal(t, "rest after ten minutes", checkRests*10*time.Minute, (<-rested).Sub(began))
+		expecttest.Equal(t, "rest after ten minutes", checkRests*10*time.Minute, (<-rested).Sub(began))
 		cancel()
-		expect.OK(t, <-ended)
-		expect.OK(t, c.Close())
+		expecttest.OK(t, <-ended)
+		expecttest.OK(t, c.Close())
 	})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -127,8 +127,8 @@ func (c *center) text(path string) string {
 func (c *center) answers(what string, r *http.Request, status int, texts ...string) reply {
 	c.t.Helper()
 	response, body := c.do(r)
-	expect.Equal(c.t, what+": status", status, response.StatusCode)
-	expect.Has(c.t, what, body, texts...)
+	expecttest.Equal(c.t, what+": status", status, response.StatusCode)
+	expecttest.Has(c.t, what, body, texts...)
 	if retry := status == 408 || status == 429 || status == 503; retry != (response.Header.Get("Retry-After") != "") {
 		c.t.Errorf("%s: Retry-After %q", what, response.Header.Get("Retry-After"))
 	}
@@ -144,7 +144,7 @@ func (c *center) sending(events ...event.Event) *http.Request {
 // stored demands the number of stored events.
 func (c *center) stored(want uint64) {
 	c.t.Helper()
-	expect.Equal(c.t, "stored events", want, c.Journal.Bounds().Newest)
+	expecttest.Equal(c.t, "stored events", want, c.Journal.Bounds().Newest)
 }
 
 // by makes every sender and reader the same.
@@ -200,7 +200,7 @@ func TestIntake(t *testing.T) {
 	}
 	other := strings.Replace(encode(t, raised("a", 2, "sdb", "fatal")), "it fails", "it is fine", 1)
 	_, answer := c.post(batch, other)
-	expect.Has(t, "the same ID with other content", answer, `"duplicates":1,"conflicts":1`)
+	expecttest.Has(t, "the same ID with other content", answer, `"duplicates":1,"conflicts":1`)
 	all := get[api.List](c, "/v1/events")
 	if len(all.Events) != 2 || !strings.Contains(string(all.Events[1].Event), "it fails") ||
 		!strings.Contains(string(all.Events[0].Event), "sda") {
@@ -342,7 +342,7 @@ func TestFuture(t *testing.T) {
 	e := raised("a", 1, "x", "fatal")
 	e.Time = time.Now().Add(100 * 365 * 24 * time.Hour).UTC()
 	c.send(e)
-	expect.Has(t, "metrics", c.text("/metrics"), "future_events_total 1\n", `events_total{result="stored"} 1`)
+	expecttest.Has(t, "metrics", c.text("/metrics"), "future_events_total 1\n", `events_total{result="stored"} 1`)
 }
 
 func must(t testing.TB, err error) {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
@@ -81,7 +81,7 @@ func TestReader(t *testing.T) {
 	}{{"/v1/nodes", "/v1/nodes", 200}, {"/v1/nodes/prod/x", "/v1/nodes", 404}, {"/v1/faults", "/v1/faults", 503},
 		{"/v1/events?after=0", "/v1/events", 503}, {"/metrics", "/metrics", 503}} {
 		c.answers(test.path, c.request(http.MethodGet, test.path, "", ""), test.status)
-		expect.Equal(t, "asked", "eve get "+test.asked, asked)
+		expecttest.Equal(t, "asked", "eve get "+test.asked, asked)
 	}
 	c.answers("HEAD", c.request(http.MethodHead, "/v1/faults", "", ""), 503)
 	c.answers("sent", c.sending(raised("a", 1, "x", "fatal")), 403)

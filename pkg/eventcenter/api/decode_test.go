@@ -15,7 +15,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -95,15 +95,15 @@ func TestDetector(t *testing.T) {
 		case cloudevents.Event:
 			c.answers(step.name, c.detecting(e), http.StatusOK)
 		}
-		expect.Equal(t, step.name+": active", step.want, c.sources())
+		expecttest.Equal(t, step.name+": active", step.want, c.sources())
 	}
 	c.answers("again", c.detecting(detected(t, "gpud", "1", event.FaultRaised, 1, nil)), http.StatusOK, `"duplicates":1`)
 	c.answers("raised", c.detecting(detected(t, "gpud", "10", event.FaultRaised, 10, nil)), http.StatusOK)
-	expect.Has(t, "avoid", c.text("/v1/avoid"), `"detector":"gpud"`)
+	expecttest.Has(t, "avoid", c.text("/v1/avoid"), `"detector":"gpud"`)
 	events := get[api.List](c, "/v1/events?node=a&check=disk&severity=fatal&reason=DiskFails")
 	last := api.LineOf(events.Events[len(events.Events)-1])
 	want := [...]string{"prod", "a", "gpud", "disk DiskFails disk/sda", "fatal"}
-	expect.Equal(t, "line", want, [...]string{last.Cluster, last.Node, last.Detector, last.Subject, last.Severity})
+	expecttest.Equal(t, "line", want, [...]string{last.Cluster, last.Node, last.Detector, last.Subject, last.Severity})
 }
 
 // Forbidden content from a detector is refused with the reason; other events of its own types are stored with the node.
@@ -190,10 +190,10 @@ func TestDetectorNotes(t *testing.T) {
 	must(t, err)
 	journaltest.Append(t, c.Journal, e)
 	all, _ := c.Model.Faults(func(model.NodeFault) bool { return true })
-	expect.Equal(t, "faults", 2, len(all))
+	expecttest.Equal(t, "faults", 2, len(all))
 	for _, f := range all {
-		expect.Equal(t, "acknowledged by "+f.Detector, f.Detector == "gpud", f.Operator != nil)
-		expect.Equal(t, "severity", finding.Fatal, f.Severity)
+		expecttest.Equal(t, "acknowledged by "+f.Detector, f.Detector == "gpud", f.Operator != nil)
+		expecttest.Equal(t, "severity", finding.Fatal, f.Severity)
 	}
 }
 
@@ -277,7 +277,7 @@ func TestForeignSender(t *testing.T) {
 	for i, sent := range []cloudevents.Event{e, text} {
 		var got cloudevents.Event
 		must(t, json.Unmarshal(all.Events[i].Event, &got))
-		expect.Equal(t, "event", sent.String(), got.String())
+		expecttest.Equal(t, "event", sent.String(), got.String())
 	}
 	c.answers("binary with data that is no JSON", c.binary("3", "application/json", "{ no JSON"), 400, "no JSON")
 }
@@ -304,7 +304,7 @@ func TestHandshake(t *testing.T) {
 		t.Errorf("%d %v", response.StatusCode, response.Header)
 	}
 	response = c.answers("no question", c.request(http.MethodOptions, "/v1/events", "", ""), 200)
-	expect.Equal(t, "origin without a question", "", response.Header.Get("WebHook-Allowed-Origin"))
+	expecttest.Equal(t, "origin without a question", "", response.Header.Get("WebHook-Allowed-Origin"))
 }
 
 // Whatever foreign senders send, the list of events stays valid for strict JSON parsers, and each event is unchanged.
@@ -318,7 +318,7 @@ func TestForeignBytes(t *testing.T) {
 	invalid := `{"specversion":"1.0","id":"9","source":"urn:x","type":"x","data":"` + "\xff" + `"}`
 	c.answers("invalid UTF-8", c.request(http.MethodPost, "/v1/events", single, invalid), 400)
 	text := c.text("/v1/events")
-	expect.Has(t, "the list", text, `"data_base64":"/wA="`, `"data_base64":"6Q=="`, `"data":{"a":1e400}`, `"data":[1]`)
+	expecttest.Has(t, "the list", text, `"data_base64":"/wA="`, `"data_base64":"6Q=="`, `"data":{"a":1e400}`, `"data":[1]`)
 	_, err := event.ReadEnvelope([]byte(`{"specversion":"1.0","id":"1","source":"u","type":"t","data":` + text + `}`))
 	must(t, err) // a strict parser
 }

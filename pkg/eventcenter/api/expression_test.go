@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -44,6 +44,6 @@ func TestExpression(t *testing.T) {
 		c.answers(text, c.request(http.MethodGet, "/v1/events?cel="+url.QueryEscape(text), "", ""), 400, want)
 	}
 	c.get("/v1/events?cel="+url.QueryEscape("data.subject > 3"), &page)
-	expect.Equal(t, "events", 0, len(page.Events))
-	expect.Has(t, "metrics", c.text("/metrics"), "expression_errors_total 5")
+	expecttest.Equal(t, "events", 0, len(page.Events))
+	expecttest.Has(t, "metrics", c.text("/metrics"), "expression_errors_total 5")
 }

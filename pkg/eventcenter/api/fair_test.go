@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
@@ -146,7 +146,7 @@ func TestStreamOfNoReader(t *testing.T) {
 			r.Header.Set("Accept", "text/event-stream")
 			begun := time.Now()
 			s.ServeHTTP(&screen{ResponseWriter: httptest.NewRecorder()}, r)
-			expect.Equal(t, name+": it ended after", test.want, time.Since(begun))
+			expecttest.Equal(t, name+": it ended after", test.want, time.Since(begun))
 		})
 	}
 }
@@ -172,7 +172,7 @@ func TestBusy(t *testing.T) {
 	first.Go(func() { c.answers("the first", c.sending(raised("a", 1, "x", "fatal")), 200) })
 	<-held
 	c.answers("another", c.sending(raised("b", 1, "x", "fatal")), 429)
-	expect.Equal(t, "stored beside the first", 0, calls.Load()-1)
+	expecttest.Equal(t, "stored beside the first", 0, calls.Load()-1)
 	close(over)
 	first.Wait()
 	c.answers("again", c.sending(raised("b", 1, "x", "fatal")), 200)

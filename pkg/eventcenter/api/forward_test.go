@@ -12,7 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
@@ -78,8 +78,8 @@ func TestForward(t *testing.T) {
 		{"ada", "DELETE", "/v1/subscriptions/a", "", 200, "removed"},
 	} {
 		status, body := ask(1, test.name, test.method, test.path, test.body)
-		expect.Equal(t, test.name+" "+test.method+" "+test.path, test.status, status)
-		expect.Has(t, test.path, body, test.want)
+		expecttest.Equal(t, test.name+" "+test.method+" "+test.path, test.status, status)
+		expecttest.Has(t, test.path, body, test.want)
 	}
 	a := deliveries[0].Answer(t.Context(), api.Question{Route: "GET /v1/events"})
 	if a.Refusal == nil || a.Refusal.Status != http.StatusNotFound {
@@ -88,7 +88,7 @@ func TestForward(t *testing.T) {
 	working = 2
 	for replica := range replicas {
 		status, _ := ask(replica, "ada", "GET", "/v1/subscriptions", "")
-		expect.Equal(t, "no replica delivers", http.StatusServiceUnavailable, status)
+		expecttest.Equal(t, "no replica delivers", http.StatusServiceUnavailable, status)
 	}
 }
 

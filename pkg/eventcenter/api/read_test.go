@@ -16,7 +16,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
@@ -56,7 +56,7 @@ func TestEvents(t *testing.T) {
 			}
 			got += fmt.Sprint("next ", answer.Next)
 		}
-		expect.Equal(t, test.query, test.want, got)
+		expecttest.Equal(t, test.query, test.want, got)
 	}
 	r := c.request(http.MethodGet, "/v1/events?after=1", "", "")
 	r.Header.Set("Last-Event-ID", "3")
@@ -139,8 +139,8 @@ func TestCursorOutside(t *testing.T) {
 		ask := func(query string, status int, texts ...string) *httptest.ResponseRecorder {
 			w := httptest.NewRecorder()
 			s.ServeHTTP(w, eventsRequest(t.Context(), query))
-			expect.Equal(t, query, status, w.Code)
-			expect.Has(t, query, w.Body.String(), texts...)
+			expecttest.Equal(t, query, status, w.Code)
+			expecttest.Has(t, query, w.Body.String(), texts...)
 			return w
 		}
 		ask("?after=8", 410, `"after":"9"`, "older than what is kept")
@@ -204,7 +204,7 @@ data: {"journal":"j","offset":"` + offset + `"}
 		got := func(what, want string) {
 			t.Helper()
 			synctest.Wait()
-			expect.Equal(t, what, want, w.take())
+			expecttest.Equal(t, what, want, w.take())
 		}
 		got("at first", mark("0")+event("1"))
 		j.set(1, 2)
@@ -214,7 +214,7 @@ data: {"journal":"j","offset":"` + offset + `"}
 		time.Sleep(30 * time.Second)
 		got("after 45 s", ": \n\n: \n\n")
 		time.Sleep(18 * time.Second)
-		expect.Has(t, "after a minute", w.take(), mark("2"))
+		expecttest.Has(t, "after a minute", w.take(), mark("2"))
 		j.set(5, 6)
 		got("behind what is kept", `id: 4
 event: gap
@@ -237,8 +237,8 @@ func TestAvoid(t *testing.T) {
 	r, body := c.do(c.request(http.MethodGet, "/v1/avoid", "", ""))
 	want := `{"pools":[{"cluster":"prod","nodes":10,"storm":false,"avoid":[{"node":"n1","reasons":[{"check":"disk",` +
 		`"reason":"DiskFails","subject":"disk/x","since":"1970-01-01T00:00:09Z"}]}]}]}` + "\n"
-	expect.Equal(t, "avoid", want, body)
-	expect.Has(t, "Cache-Control", r.Header.Get("Cache-Control"), "max-age=")
+	expecttest.Equal(t, "avoid", want, body)
+	expecttest.Has(t, "Cache-Control", r.Header.Get("Cache-Control"), "max-age=")
 	again := c.request(http.MethodGet, "/v1/avoid", "", "")
 	again.Header.Set("If-None-Match", `"other", W/`+r.Header.Get("ETag"))
 	if r, body := c.do(again); r.StatusCode != http.StatusNotModified || body != "" {
@@ -310,16 +310,16 @@ func TestSilent(t *testing.T) {
 		"/v1/nodes?state=lost&state=fatal": `state "fatal": want seen, blind, lost`,
 		"/v1/faults?severity=bad":          `severity "bad": want fatal,`} {
 		var refused struct{ Error string }
-		expect.Equal(t, query, http.StatusBadRequest, c.get(query, &refused))
-		expect.Has(t, query, refused.Error, want)
+		expecttest.Equal(t, query, http.StatusBadRequest, c.get(query, &refused))
+		expecttest.Has(t, query, refused.Error, want)
 	}
-	expect.Has(t, "metrics", c.text("/metrics"), `eventcenter_odd_agents{oddity="other-version"} 1`+"\n",
+	expecttest.Has(t, "metrics", c.text("/metrics"), `eventcenter_odd_agents{oddity="other-version"} 1`+"\n",
 		`eventcenter_odd_agents{oddity="blind-checks"} 18`+"\n", `eventcenter_silent_nodes{state="blind"} 1`+"\n",
 		`eventcenter_silent_nodes{state="lost"} 1`+"\n", "eventcenter_silent_clusters 1\n", "eventcenter_nodes 20\n")
 	want := `{"pools":[{"cluster":"prod","pool":"x","nodes":10,"storm":false,"avoid":[{"node":"n01","reasons":[{"check":` +
 		`"silence","reason":"LeaseUnchanged","subject":"node/n01","since":"1970-01-01T00:00:09Z"}]}]},` +
 		`{"cluster":"prod","pool":"y","nodes":10,"storm":false,"avoid":[]}]}` + "\n"
-	expect.Equal(t, "avoid", want, c.text("/v1/avoid"))
+	expecttest.Equal(t, "avoid", want, c.text("/v1/avoid"))
 	now = now.Add(time.Minute)
 	c.silent(event.NodeLost, "n02", "LeaseUnchanged")
 	c.silent(event.NodeLost, "n03", "LeaseUnchanged")
@@ -354,5 +354,5 @@ func TestOpenAPI(t *testing.T) {
 		}
 	}
 	slices.Sort(found)
-	expect.Equal(t, "routes", offline(t, &scripted{}).Routes(), found)
+	expecttest.Equal(t, "routes", offline(t, &scripted{}).Routes(), found)
 }

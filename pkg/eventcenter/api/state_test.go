@@ -9,7 +9,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -43,11 +43,11 @@ func TestAvoidsNodeThatFailsItsPods(t *testing.T) {
 	fault.Check = "pod-delivery"
 	ofAgent.Data = fault
 	c.send(ofAgent)
-	expect.Equal(t, "avoid", "false n1 pod-delivery tracecenter", listed())
+	expecttest.Equal(t, "avoid", "false n1 pod-delivery tracecenter", listed())
 	report("n4", "4", late)
 	report("n5", "5", late)
 	c.send(raised("n6", 2, "x", finding.Fatal))
-	expect.Equal(t, "avoid in a storm", "true n6 disk ", listed())
+	expecttest.Equal(t, "avoid in a storm", "true n6 disk ", listed())
 }
 
 // A node whose clock is off by hours is listed with the offset, from its agent's sign of life until its next message
@@ -70,10 +70,10 @@ func TestWrongClock(t *testing.T) {
 		}
 		return strings.Join(names, ", ")
 	}
-	expect.Equal(t, "wrong clocks", "ahead 3h0m0s, behind -2h0m0s", listed())
-	expect.Has(t, "metrics", c.text("/metrics"), `eventcenter_odd_agents{oddity="wrong-clock"} 2`+"\n")
+	expecttest.Equal(t, "wrong clocks", "ahead 3h0m0s, behind -2h0m0s", listed())
+	expecttest.Has(t, "metrics", c.text("/metrics"), `eventcenter_odd_agents{oddity="wrong-clock"} 2`+"\n")
 	word("ahead", 2, 0)
-	expect.Equal(t, "wrong clocks", "behind -2h0m0s", listed())
+	expecttest.Equal(t, "wrong clocks", "behind -2h0m0s", listed())
 }
 
 // With detectors alone the list holds as long as their reports do; before the first report it says that there was none,

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
@@ -32,14 +32,14 @@ func TestMatches(t *testing.T) {
 		`data.facts.device in ["sdb", "sda"] && source == "/s"`: true,
 	} {
 		x, err := Compile(text)
-		expect.OK(t, err)
+		expecttest.OK(t, err)
 		if got, err := x.Matches(record(data)); got != want || err != nil {
 			t.Errorf("%s: %t, %v", text, got, err)
 		}
 	}
 	for _, text := range []string{`data.list`, `data.list == data.list && data.facts > 3`} { // neither true nor false
 		x, err := Compile(text)
-		expect.OK(t, err)
+		expecttest.OK(t, err)
 		if got, err := x.Matches(record(data)); got || err == nil {
 			t.Errorf("%s: %t", text, got)
 		}
@@ -69,7 +69,7 @@ func TestRefused(t *testing.T) {
 // The limit applies even if an event is larger than the estimate assumes.
 func TestLimit(t *testing.T) {
 	x, err := Compile(`data.all(x, x.contains("b") || true)`)
-	expect.OK(t, err)
+	expecttest.OK(t, err)
 	many := "[" + strings.Repeat(`"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",`, 40_000) + `"a"]`
 	if _, err := x.Matches(record(many)); err == nil || !strings.Contains(err.Error(), "cost limit") {
 		t.Errorf("%v, want that the limit is exceeded", err)

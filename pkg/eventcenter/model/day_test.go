@@ -7,7 +7,7 @@ import (
 	_ "time/tzdata"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 )
 
 // The open faults of a node's day are limited, whatever its agent claims: a one-shot fault is not open.
@@ -42,7 +42,7 @@ func TestNamesOverTheLimit(t *testing.T) {
 	f.append(listing(streamA, 2, 1, s))
 	again := New()
 	again.Apply(f.records)
-	expect.Equal(t, "the day", f.m.Today(f.now), again.Today(f.now))
+	expecttest.Equal(t, "the day", f.m.Today(f.now), again.Today(f.now))
 	if diff := Compare(f.m, again); len(diff) > 0 {
 		t.Errorf("%d differences", len(diff))
 	}
@@ -89,7 +89,7 @@ func TestSaveOverMidnight(t *testing.T) {
 		}
 	}
 	_, err := f.m.Save(writer(func() {}), "j")
-	expect.OK(t, err)
+	expecttest.OK(t, err)
 }
 
 // The timezone determines the length of a day: 23 and 25 hours when clocks change, also if they change at midnight.
@@ -104,9 +104,9 @@ func TestDaylightSaving(t *testing.T) {
 		{"America/Sao_Paulo", "2018-02-17", 25, "2018-02-17T02:00:00Z"}, {"Australia/Lord_Howe", "2026-10-04", 23.5, "2026-10-03T13:30:00Z"},
 	} {
 		zone, err := time.LoadLocation(one.zone)
-		expect.OK(t, err)
+		expecttest.OK(t, err)
 		begin, err := time.Parse(time.RFC3339, one.from)
-		expect.OK(t, err)
+		expecttest.OK(t, err)
 		for _, after := range []time.Duration{0, time.Hour, 12 * time.Hour, 22*time.Hour + 59*time.Minute} {
 			name, from, to := dayOf(begin.Add(after), zone)
 			if name != one.name || !from.Equal(begin) || to.Sub(from).Hours() != one.hours {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
@@ -86,8 +86,8 @@ func TestRemovalEndsDetected(t *testing.T) {
 	f := newFeed(t)
 	f.received(detected("gpud", "a", event.FaultRaised, 1, 1))
 	removed, err := Own{Cluster: "c", Node: "n", ID: "r", Type: event.NodeRemoved, Time: minute(2), Data: event.Silence{}}.Event()
-	expect.OK(t, err)
+	expecttest.OK(t, err)
 	f.append(removed)
 	f.expect("removed", "", "-a")
-	expect.Has(t, "the end", string(f.records[len(f.records)-1].JSON), `"detector":"gpud"`)
+	expecttest.Has(t, "the end", string(f.records[len(f.records)-1].JSON), `"detector":"gpud"`)
 }

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -105,8 +105,8 @@ func (f *feed) expect(what, active, inferred string) {
 	for _, l := range d.LeftoverList {
 		names = append(names, l.Subject.Name)
 	}
-	expect.Equal(f.t, what+": active", active, strings.Join(names, " "))
-	expect.Equal(f.t, what+": inferred", inferred, f.inferred())
+	expecttest.Equal(f.t, what+": active", active, strings.Join(names, " "))
+	expecttest.Equal(f.t, what+": inferred", inferred, f.inferred())
 }
 
 // inferred returns the events that the center has added: +name and -name.
@@ -201,7 +201,7 @@ func TestInferredAfterKill(t *testing.T) {
 	for _, r := range f.records[3:] {
 		want = append(want, r.Event)
 	}
-	expect.Equal(t, "inferred again", want, again.Apply(f.records[:3]))
+	expecttest.Equal(t, "inferred again", want, again.Apply(f.records[:3]))
 	if more := again.Apply(f.records[3:]); len(more) > 0 {
 		t.Errorf("made twice: %+v", more)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/control"
@@ -118,7 +118,7 @@ func (c *center) page(path string) string {
 func (c *center) answers(what string, want int, path string, form url.Values, headers ...string) answer {
 	c.Helper()
 	answer, _ := c.do(path, form, headers...)
-	expect.Equal(c.TB, what, want, answer.status)
+	expecttest.Equal(c.TB, what, want, answer.status)
 	return answer
 }
 
@@ -187,7 +187,7 @@ func (c *center) fault(node, name string) event.Fault {
 // wants reports texts missing on a page.
 func (c *center) wants(page string, texts ...string) {
 	c.Helper()
-	expect.Has(c, "the page", page, texts...)
+	expecttest.Has(c, "the page", page, texts...)
 }
 
 func must(t testing.TB, err error) {

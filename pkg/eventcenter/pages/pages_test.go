@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -42,8 +42,8 @@ func TestPages(t *testing.T) {
 	c.send("node-2", event.AgentAlive, event.Agent{Version: "1.1"})
 	odd := c.page("/agents?agent=other-version")
 	c.wants(odd, "node-2</a>", "most have 1.2")
-	expect.Lacks(t, "an agent like most is odd", odd, "node-0</a>")
-	expect.Lacks(t, "an agent that can tell is blind", c.page("/agents?agent=blind-checks"), "node-2</a>")
+	expecttest.Lacks(t, "an agent like most is odd", odd, "node-0</a>")
+	expecttest.Lacks(t, "an agent that can tell is blind", c.page("/agents?agent=blind-checks"), "node-2</a>")
 	c.wants(c.page("/reports/daily"), "In short", "FilesystemReadonly", `href="/events?after=0&amp;`, "Partial")
 	c.wants(c.page("/reports/weekly?date="+c.now.UTC().Format(time.DateOnly)), "Week ", "Partial")
 	c.wants(c.page("/reports/daily"), `type="date" value="`+c.now.UTC().Format(time.DateOnly)+`"`)
@@ -62,7 +62,7 @@ func TestPages(t *testing.T) {
 	c.wants(c.page("/agents"), "maintenance until ")
 	declare("node-0", "0s", http.StatusSeeOther)
 	for _, path := range []string{"/nodes/prod/node-0", "/agents"} {
-		expect.Lacks(t, "a maintenance that is over", c.page(path), "aintenance until")
+		expecttest.Lacks(t, "a maintenance that is over", c.page(path), "aintenance until")
 	}
 	declare("nobody", "4h", http.StatusBadRequest)
 	declare("node-0", "-1h", http.StatusBadRequest)
@@ -83,7 +83,7 @@ func TestPages(t *testing.T) {
 		"/agents?agent=foo": "agent &#34;foo&#34;: want", "/agents?state=seen": "want lost, fatal, blind",
 		"/faults?severity=bad": "severity &#34;bad&#34;", "/reports/daily?foo=1": "foo"} {
 		answer, text := c.do(path, nil)
-		expect.Equal(t, path, http.StatusBadRequest, answer.status)
+		expecttest.Equal(t, path, http.StatusBadRequest, answer.status)
 		c.wants(text, want)
 	}
 	c.answers("an unknown node", http.StatusNotFound, "/nodes/prod/nobody", nil)
@@ -103,7 +103,7 @@ func TestOneState(t *testing.T) {
 	c.now = c.now.Add(10 * time.Minute)
 	page := c.page("/nodes/prod/none")
 	c.wants(page, `>degraded</span>`, "Its agent was never heard")
-	expect.Lacks(t, "an agentless node", page, "never ago", "blind")
+	expecttest.Lacks(t, "an agentless node", page, "never ago", "blind")
 	c.wants(c.page("/nodes/prod/agent"), `>blind</span>`)
 	for state, want := range map[string]string{"seen": "none", "blind": "agent"} {
 		var list api.NodeList
@@ -115,7 +115,7 @@ func TestOneState(t *testing.T) {
 	must(t, c.Close())
 	c.open() // an agent may be waiting for its next attempt
 	c.now = c.now.Add(-6 * time.Minute)
-	expect.Lacks(t, "after the center's start", c.page("/nodes/prod/agent"), ">blind</span>")
+	expecttest.Lacks(t, "after the center's start", c.page("/nodes/prod/agent"), ">blind</span>")
 }
 
 // Without a code no page is visible, and a code works once, for a limited time.
@@ -124,9 +124,9 @@ func TestSigningIn(t *testing.T) {
 	c.send("node-0", event.AgentAlive, event.Agent{})
 	for _, path := range []string{"/", "/faults", "/faults/x", "/nodes/prod/node-0", "/leftovers", "/agents", "/events"} {
 		answer, text := c.do(path, nil)
-		expect.Equal(t, path, http.StatusSeeOther, answer.status)
-		expect.Equal(t, path, "/login?next="+url.QueryEscape(path), answer.header.Get("Location"))
-		expect.Lacks(t, path, text, "<td")
+		expecttest.Equal(t, path, http.StatusSeeOther, answer.status)
+		expecttest.Equal(t, path, "/login?next="+url.QueryEscape(path), answer.header.Get("Location"))
+		expecttest.Lacks(t, path, text, "<td")
 	}
 	c.answers("nodes", http.StatusUnauthorized, "/v1/nodes", nil)
 	c.answers("events", http.StatusUnauthorized, "/v1/events", nil)
@@ -138,8 +138,8 @@ func TestSigningIn(t *testing.T) {
 	code := c.code("ada", true)
 	enter("a guessed code", "aaaa-bbbb-cccc", http.StatusForbidden)
 	answer := enter("a code", " "+strings.ToUpper(code), http.StatusSeeOther)
-	expect.Equal(t, "Location", "/", answer.header.Get("Location"))
-	expect.Has(t, "cookie", answer.header.Get("Set-Cookie"), "HttpOnly; SameSite=Strict")
+	expecttest.Equal(t, "Location", "/", answer.header.Get("Location"))
+	expecttest.Has(t, "cookie", answer.header.Get("Set-Cookie"), "HttpOnly; SameSite=Strict")
 	c.wants(c.page("/"), "1 node.", "ada")
 	enter("a used code", code, http.StatusForbidden)
 	old := c.code("bob", true)
@@ -189,12 +189,12 @@ func TestSaying(t *testing.T) {
 	say(http.StatusSeeOther, "acknowledge", "node", "node-0", "text", "disk <b>ordered</b>")
 	c.wants(c.page("/nodes/prod/node-0"), "taken over by ada", "disk &lt;b&gt;ordered&lt;/b&gt;",
 		"operator.acknowledged.v1")
-	expect.Lacks(t, "that of another node", c.page("/nodes/prod/node-1"), "taken over")
+	expecttest.Lacks(t, "that of another node", c.page("/nodes/prod/node-1"), "taken over")
 	c.wants(c.page("/faults"), "1 of 2 taken over")
 	say(http.StatusSeeOther, "mute", "for", "4h")
 	c.wants(c.page("/faults"), `class="muted"`)
 	c.now = c.now.Add(5 * time.Hour)
-	expect.Lacks(t, "muted beyond its time", c.page("/faults"), `class="muted"`)
+	expecttest.Lacks(t, "muted beyond its time", c.page("/faults"), `class="muted"`)
 	say(http.StatusBadRequest, "mute", "for", "later")
 	say(http.StatusBadRequest, "mute", "for", "10000h")
 	say(http.StatusConflict, "acknowledge", "node", "nobody")
@@ -212,8 +212,8 @@ func TestSaying(t *testing.T) {
 	before := node()
 	must(t, c.Close())
 	c.open()
-	expect.Equal(t, "after a restart", before, node())
-	expect.Equal(t, "taken over", "ada", node().Faults[0].Operator.AcknowledgedBy)
+	expecttest.Equal(t, "after a restart", before, node())
+	expecttest.Equal(t, "taken over", "ada", node().Faults[0].Operator.AcknowledgedBy)
 	// A recurring fault is a new one: it is not taken over.
 	c.send("node-0", event.FaultCleared, c.fault("node-0", "/data"))
 	c.now = c.now.Add(time.Hour)
@@ -242,8 +242,8 @@ func TestFormOfOneFault(t *testing.T) {
 			}
 		}
 		faults, _ := c.Model.Faults(func(f model.NodeFault) bool { return f.Operator.Muted(c.now) })
-		expect.Equal(t, "muted", 1, len(faults))
-		expect.Equal(t, "whose", detector, faults[0].Detector)
+		expecttest.Equal(t, "muted", 1, len(faults))
+		expecttest.Equal(t, "whose", detector, faults[0].Detector)
 		c.now = c.now.Add(5 * time.Hour)
 	}
 }
@@ -261,10 +261,10 @@ func TestOtherSites(t *testing.T) {
 	w := httptest.NewRecorder()
 	api.New(api.Config{Journal: c.Journal, Model: c.Model, Loopback: true, Authenticate: identitytest.Administrator(t, "x"),
 		Pages: func(*api.Server) http.Handler { return http.NotFoundHandler() }}).ServeHTTP(w, r)
-	expect.Equal(t, "under the name of another site", http.StatusMisdirectedRequest, w.Code)
+	expecttest.Equal(t, "under the name of another site", http.StatusMisdirectedRequest, w.Code)
 	policy := c.answers("a page", http.StatusOK, "/", nil).header.Get("Content-Security-Policy")
-	expect.Equal(t, "policy", web.Policy, policy)
-	expect.Lacks(t, "policy", policy, "unsafe")
+	expecttest.Equal(t, "policy", web.Policy, policy)
+	expecttest.Lacks(t, "policy", policy, "unsafe")
 }
 
 // Agents' text stays text on every page.
@@ -287,7 +287,7 @@ func TestHostilePages(t *testing.T) {
 		}
 		seen[path] = true
 		page := c.page(path)
-		expect.Lacks(t, path, page, script, "<b>", "<i>", "\u202e")
+		expecttest.Lacks(t, path, page, script, "<b>", "<i>", "\u202e")
 		for _, link := range links.FindAllStringSubmatch(page, -1) {
 			waiting = append(waiting, strings.ReplaceAll(link[1], "&amp;", "&"))
 		}
@@ -305,7 +305,7 @@ func TestReaderChangesNothing(t *testing.T) {
 		c.do("/login", url.Values{"code": {c.code("ada", operator)}})
 		form := formOf(c.page("/"))
 		for _, page := range []string{"/nodes/prod/node-0", "/faults/filesystem-readonly"} {
-			expect.Equal(t, page+" has a form", operator, strings.Contains(c.page(page), `<form class="say"`))
+			expecttest.Equal(t, page+" has a form", operator, strings.Contains(c.page(page), `<form class="say"`))
 		}
 		want := map[bool]int{false: http.StatusForbidden, true: http.StatusSeeOther}[operator]
 		for path, values := range map[string]url.Values{
@@ -315,7 +315,7 @@ func TestReaderChangesNothing(t *testing.T) {
 			before := c.Journal.Bounds().Newest
 			values.Set("form", form)
 			c.answers(path, want, path, values)
-			expect.Equal(t, path+" stores an event", operator, c.Journal.Bounds().Newest > before)
+			expecttest.Equal(t, path+" stores an event", operator, c.Journal.Bounds().Newest > before)
 		}
 	}
 }

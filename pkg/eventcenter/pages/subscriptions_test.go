@@ -11,7 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	control "github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
 )
@@ -48,12 +48,12 @@ func TestSubscriptionsPage(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/subscriptions", nil)
 	stranger := httptest.NewRecorder()
 	handler.ServeHTTP(stranger, r)
-	expect.Equal(t, "not signed in", http.StatusSeeOther, stranger.Code)
+	expecttest.Equal(t, "not signed in", http.StatusSeeOther, stranger.Code)
 	r.AddCookie(cookie)
 	for name, handler := range map[string]http.Handler{"delivers": handler, "another replica": page(another)} {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
-		expect.Has(t, name, w.Body.String(), "tickets", "paused</span> by &lt;i&gt;me", "<h2>Dead letters</h2>",
+		expecttest.Has(t, name, w.Body.String(), "tickets", "paused</span> by &lt;i&gt;me", "<h2>Dead letters</h2>",
 			"500: &lt;script&gt;", `href="/nodes/prod/node-1"`, "00000000000000000007", `href="/v1/subscriptions"`)
 	}
 }

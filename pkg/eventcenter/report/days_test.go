@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -36,7 +36,7 @@ func TestTrimmedDays(t *testing.T) {
 		t.Fatal("nothing is trimmed")
 	}
 	w.open()
-	expect.Equal(t, "the first day", first, w.report(Daily, "2026-11-20"))
+	expecttest.Equal(t, "the first day", first, w.report(Daily, "2026-11-20"))
 	name := filepath.Join(w.dir, "reports", "2026-11-22.json.gz")
 	w.must(os.Remove(name))
 	w.open()
@@ -45,7 +45,7 @@ func TestTrimmedDays(t *testing.T) {
 	}
 	w.load(strings.NewReader(base.String()))
 	want := Faults{OpenBefore: 2, Outcomes: model.Outcomes{Cleared: 1}, Open: 1, NeedsPeople: 1}
-	expect.Equal(t, "counted again", want, w.report(Daily, "2026-11-22").Faults)
+	expecttest.Equal(t, "counted again", want, w.report(Daily, "2026-11-22").Faults)
 	text, err := os.ReadFile(name)
 	w.must(err)
 	text[len(text)/2] ^= 0xff
@@ -53,8 +53,8 @@ func TestTrimmedDays(t *testing.T) {
 	var log bytes.Buffer
 	w.logged = &log
 	w.load(strings.NewReader(base.String()))
-	expect.Equal(t, "damaged", want, w.report(Daily, "2026-11-22").Faults)
-	expect.Has(t, "log", log.String(), "2026-11-22")
+	expecttest.Equal(t, "damaged", want, w.report(Daily, "2026-11-22").Faults)
+	expecttest.Has(t, "log", log.String(), "2026-11-22")
 	w.at(23, 12, 0)
 	w.must(os.WriteFile(filepath.Join(w.dir, "reports", "2026-11-21.json.gz"), text[:10], 0o600))
 	if week := w.report(Weekly, "2026-11-22"); week.Missing[len(week.Missing)-1] != "2026-11-21" || !week.Partial {
@@ -62,7 +62,7 @@ func TestTrimmedDays(t *testing.T) {
 	}
 	w.must(os.Remove(name))
 	w.load(w.checkpoint(model.New()))
-	expect.Equal(t, "lost events, without a checkpoint", 1, w.report(Daily, "2026-11-21").Lost)
+	expecttest.Equal(t, "lost events, without a checkpoint", 1, w.report(Daily, "2026-11-21").Lost)
 }
 
 // Days that are too old are removed.
@@ -181,7 +181,7 @@ func TestDayFile(t *testing.T) {
 		w.must(save(file, d))
 		read, err := load(file)
 		w.must(err)
-		expect.Equal(t, "read back", jsonOf(d), jsonOf(read))
+		expecttest.Equal(t, "read back", jsonOf(d), jsonOf(read))
 	}
 	for _, text := range []string{"", "null", "[]", `{"version":1}`, `{"version":1,"nodes":null}`,
 		`{"version":1,"nodes":{"a":null}}`, `{"version":1,"nodes":{"a":{}}`, `{"version":"x","nodes":{}}`, `{"version":2,"nodes":{}}`} {
@@ -217,12 +217,12 @@ func TestOldVersion(t *testing.T) {
 	for _, lost := range []uint64{0, 2} {
 		w.load(strings.NewReader(strings.Replace(string(checkpoint), `"journal":"j","offset":"11"`,
 			fmt.Sprintf(`"journal":%q,"offset":"%d"`, id, 11+lost), 1)))
-		expect.Equal(t, "the report of then", want, w.report(Daily, "2026-11-20"))
+		expecttest.Equal(t, "the report of then", want, w.report(Daily, "2026-11-20"))
 		r := w.report(Daily, "today")
 		if f := r.Faults; f.OpenBefore != 3 || f.Open != 3 || f.Owned != 1 || f.Muted != 1 {
 			t.Errorf("%+v", f)
 		}
-		expect.Equal(t, "lost", lost, r.Lost)
-		expect.Equal(t, "before", 11, r.Before)
+		expecttest.Equal(t, "lost", lost, r.Lost)
+		expecttest.Equal(t, "before", 11, r.Before)
 	}
 }

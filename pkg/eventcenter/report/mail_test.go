@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -32,9 +32,9 @@ func TestMail(t *testing.T) {
 	text, err := r.Mail("https://center.example")
 	w.must(err)
 	mail := string(text)
-	expect.Lacks(t, "the mail", strings.ToLower(mail), "<script", "\u202e", "<img", "<link", "src=", "@import", "url(",
+	expecttest.Lacks(t, "the mail", strings.ToLower(mail), "<script", "\u202e", "<img", "<link", "src=", "@import", "url(",
 		"class=")
-	expect.Has(t, "the mail", mail, "Partial: counted up to 2026-11-20 12:00 UTC", "25.00 leftovers for a hundred",
+	expecttest.Has(t, "the mail", mail, "Partial: counted up to 2026-11-20 12:00 UTC", "25.00 leftovers for a hundred",
 		`style="`)
 	links := regexp.MustCompile(`href="([^"]*)"`).FindAllStringSubmatch(mail, -1)
 	for _, link := range links {
@@ -47,7 +47,7 @@ func TestMail(t *testing.T) {
 	}
 	text, err = r.Mail("javascript:alert(1)//")
 	w.must(err)
-	expect.Lacks(t, "the mail", string(text), `href="javascript`)
+	expecttest.Lacks(t, "the mail", string(text), `href="javascript`)
 }
 
 // Every number in today's report links to a list with as many events.
@@ -61,8 +61,8 @@ func TestLinks(t *testing.T) {
 	w.store1(a.raise(newFault("net", "eth0", finding.Fatal), 0))
 	r := w.report(Daily, "2026-11-21")
 	want := "/events?after=1&before=5&type=io.github.nodeagent.fault.raised.v1"
-	expect.Equal(t, "link", want, r.Links["found"])
-	expect.Equal(t, "found", 2, r.Faults.Found)
+	expecttest.Equal(t, "link", want, r.Links["found"])
+	expecttest.Equal(t, "found", 2, r.Faults.Found)
 	found, err := w.store.Read(t.Context(), journal.Query{After: 5, Stop: 1, Backward: true, Limit: 100,
 		Filter: journal.Filter{journal.Type: {string(event.FaultRaised)}}})
 	if err != nil || len(found.Records) != 2 {

@@ -11,7 +11,7 @@ import (
 	_ "time/tzdata"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -47,7 +47,7 @@ func TestOverMidnight(t *testing.T) {
 	} {
 		r := w.report(Daily, name)
 		f := r.Faults
-		expect.Equal(t, name, want, day{f.OpenBefore, f.Found, f.Cleared, f.Open, r.Availability.Unavailable, r.Partial})
+		expecttest.Equal(t, name, want, day{f.OpenBefore, f.Found, f.Cleared, f.Open, r.Availability.Unavailable, r.Partial})
 	}
 	r := w.report(Daily, "2026-11-21")
 	if len(r.NeedsPeople) != 1 || r.NeedsPeople[0].Seconds != 30*3600 || r.NeedsPeople[0].Node != "n" {
@@ -71,13 +71,13 @@ func TestOverMidnight(t *testing.T) {
 // A day of 25 hours counts as such.
 func TestLongDay(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
-	expect.OK(t, err)
+	expecttest.OK(t, err)
 	w := newWorld(t, time.Date(2026, 10, 24, 12, 0, 0, 0, berlin), berlin)
 	w.store1(w.agent("n").raise(newFault("disk", "sda", finding.Fatal), 0))
 	w.now = time.Date(2026, 10, 26, 12, 0, 0, 0, berlin)
 	r := w.report(Daily, "2026-10-25")
-	expect.Equal(t, "unavailable", 25*3600*seconds, r.Worst[0].Time.Unavailable)
-	expect.Equal(t, "timezone", "Europe/Berlin", r.Timezone)
+	expecttest.Equal(t, "unavailable", 25*3600*seconds, r.Worst[0].Time.Unavailable)
+	expecttest.Equal(t, "timezone", "Europe/Berlin", r.Timezone)
 }
 
 // A node counts from its start to its removal; a later node with its name is a different one.
@@ -102,8 +102,8 @@ func TestJoinsAndGoes(t *testing.T) {
 	if math.Abs(a.Available-(1+6.0/7)/2) > 1e-9 || a.Nodes != 2 || a.Joined != 3 || a.Removed != 1 {
 		t.Errorf("%+v", a)
 	}
-	expect.Equal(t, "faults", Faults{Outcomes: model.Outcomes{Found: 1, Removed: 1}}, r.Faults)
-	expect.Equal(t, "time to clear", 0, r.Clear.Count)
+	expecttest.Equal(t, "faults", Faults{Outcomes: model.Outcomes{Found: 1, Removed: 1}}, r.Faults)
+	expecttest.Equal(t, "time to clear", 0, r.Clear.Count)
 }
 
 // Days without events have a report too; days before the first event have none, and a date must be valid.
@@ -164,7 +164,7 @@ func TestStates(t *testing.T) {
 	r := w.report(Daily, "2026-11-20")
 	want := model.Time{Available: 8 * 3600 * seconds, Unavailable: 9 * 3600 * seconds, Unknown: 6 * 3600 * seconds,
 		Maintenance: 3600 * seconds}
-	expect.Equal(t, "times", want, r.Worst[0].Time)
+	expecttest.Equal(t, "times", want, r.Worst[0].Time)
 }
 
 // Faults taken over or muted do not need people; a recurring fault does, unless it is still muted.
@@ -186,7 +186,7 @@ func TestPeople(t *testing.T) {
 	say(event.OperatorMuted, "muted", event.Operator{Until: november(20, 20)})
 	w.at(20, 12, 0)
 	want := Faults{Outcomes: model.Outcomes{Found: 4}, Open: 4, NeedsPeople: 1, Owned: 1, Muted: 1, Info: 1}
-	expect.Equal(t, "noted", want, w.report(Daily, "").Faults)
+	expecttest.Equal(t, "noted", want, w.report(Daily, "").Faults)
 	old, _ := w.model.Faults(func(f model.NodeFault) bool { return f.Subject.Name == "mine" })
 	for _, name := range []string{"mine", "muted"} {
 		w.store1(a.clear("disk" + name))
@@ -197,10 +197,10 @@ func TestPeople(t *testing.T) {
 	w.must(err)
 	w.store1(behind) // for the earlier occurrence
 	want.Found, want.Cleared, want.NeedsPeople, want.Owned = 6, 2, 2, 0
-	expect.Equal(t, "they came again", want, w.report(Daily, "").Faults)
+	expecttest.Equal(t, "they came again", want, w.report(Daily, "").Faults)
 	w.at(20, 21, 0)
 	want.NeedsPeople, want.Muted = 3, 0
-	expect.Equal(t, "no longer muted", want, w.report(Daily, "").Faults)
+	expecttest.Equal(t, "no longer muted", want, w.report(Daily, "").Faults)
 }
 
 // A detector's faults count in addition to the agent's, under its name: the agent's snapshot does not end them, their
@@ -230,17 +230,17 @@ func TestDetectorInReport(t *testing.T) {
 	detect(event.FaultRaised, "sdb", november(20, 5))  // later still
 	first := w.report(Daily, "2026-11-20")
 	want := Faults{Outcomes: model.Outcomes{Found: 3, Cleared: 2}, Open: 1, NeedsPeople: 1}
-	expect.Equal(t, "faults", want, first.Faults)
-	expect.Equal(t, "ends by the time to live", 1, len(ends))
+	expecttest.Equal(t, "faults", want, first.Faults)
+	expecttest.Equal(t, "ends by the time to live", 1, len(ends))
 	if len(first.NeedsPeople) != 1 || first.NeedsPeople[0].Detector != "gpud" || len(first.ByFault) != 2 ||
 		first.ByFault[0].Detector+first.ByFault[1].Detector != "gpud" {
 		t.Errorf("%+v %+v", first.NeedsPeople, first.ByFault)
 	}
 	html, err := first.Page()
 	w.must(err)
-	expect.Has(t, "the document", string(html), "disk/sda, by gpud")
+	expecttest.Has(t, "the document", string(html), "disk/sda, by gpud")
 	detect(event.FaultCleared, "sda", w.now)
 	w.at(21, 1, 0)
 	want = Faults{OpenBefore: 1, Outcomes: model.Outcomes{Found: 1, Late: 1, Cleared: 1}}
-	expect.Equal(t, "faults", want, w.report(Daily, "2026-11-21").Faults)
+	expecttest.Equal(t, "faults", want, w.report(Daily, "2026-11-21").Faults)
 }

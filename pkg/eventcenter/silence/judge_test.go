@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
 
@@ -165,6 +165,6 @@ func TestJudge(t *testing.T) {
 			[]string{"1045 cluster.silent ManyNodesSilent", "2385 cluster.seen Heard", "2385 n005 node.lost LeaseUnchanged"},
 		},
 	} {
-		expect.Equal(t, name, test.want, test.world.run())
+		expecttest.Equal(t, name, test.want, test.world.run())
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expecttest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
@@ -81,10 +81,10 @@ func (c *cluster) Append(ctx context.Context, events []journal.Event) (journal.A
 func (c *cluster) stored(t *testing.T, after uint64) (lines []string) {
 	t.Helper()
 	page, err := c.Journal.Read(t.Context(), journal.Query{After: after, Limit: 1000})
-	expect.OK(t, err)
+	expecttest.OK(t, err)
 	for _, r := range page.Records {
 		if strings.HasSuffix(r.Source, "/eventcenter") {
-			expect.OK(t, schematest.Problem(r.JSON))
+			expecttest.OK(t, schematest.Problem(r.JSON))
 		}
 		kind := strings.TrimSuffix(strings.TrimPrefix(r.Type, "io.github.nodeagent."), ".v1")
 		lines = append(lines, fmt.Sprint(r.Node, " ", kind, " ", r.Reason))
@@ -98,7 +98,7 @@ func TestWatcher(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		center, err := eventcenter.Open(t.Context(), eventcenter.Options{Dir: dir, Log: slog.New(slog.DiscardHandler)})
-		expect.OK(t, err)
+		expecttest.OK(t, err)
 		c := &cluster{Center: center, nodes: map[string]silence.Node{}, dead: map[string]time.Time{},
 			behind: map[string]string{}}
 		for i := range 5 {
@@ -116,7 +116,7 @@ func TestWatcher(t *testing.T) {
 			from := c.Journal.Bounds().Newest
 			time.Sleep(d)
 			synctest.Wait()
-			expect.Equal(t, what, want, c.stored(t, from))
+			expecttest.Equal(t, what, want, c.stored(t, from))
 		}
 		change := func(f func()) {
 			c.mu.Lock()
@@ -125,8 +125,8 @@ func TestWatcher(t *testing.T) {
 		}
 		journaltest.Append(t, c.Journal, journaltest.Raised(t, "n0", 1), journaltest.Raised(t, "n1", 1))
 		after(10*time.Minute, "nothing happens")
-		expect.OK(t, c.Checkpoint())
-		expect.OK(t, os.Link(filepath.Join(dir, "model.json"), filepath.Join(dir, "base.json")))
+		expecttest.OK(t, c.Checkpoint())
+		expecttest.OK(t, os.Link(filepath.Join(dir, "model.json"), filepath.Join(dir, "base.json")))
 		change(func() { c.dead["n0"] = time.Now() })
 		after(time.Minute, "it dies", "n0 node.lost LeaseUnchanged")
 		if nodes, _ := c.Model.Nodes("c"); len(nodes) != 5 || nodes[0].Pool != "p" || nodes[0].Silence == nil ||
@@ -169,10 +169,10 @@ func TestWatcher(t *testing.T) {
 		cancel()
 		workers.Wait()
 		c.Model.Advance(time.Now().AddDate(0, 0, 1)) // until then, removed nodes are kept
-		expect.OK(t, c.Close())
+		expecttest.OK(t, c.Close())
 		saved, err := os.ReadFile(filepath.Join(dir, "model.json"))
-		expect.OK(t, err)
-		expect.Lacks(t, "nodes that are gone", string(saved), `"name":"n0"`, `"removed"`)
+		expecttest.OK(t, err)
+		expecttest.Lacks(t, "nodes that are gone", string(saved), `"name":"n0"`, `"removed"`)
 		verified, err := eventcenter.Verify(t.Context(), dir)
 		if err != nil || !verified.Fine() || verified.Checkpoint == 0 {
 			t.Errorf("%+v: %v", verified, err)

@@ -150,14 +150,15 @@ func lockDir(dir string) (*os.File, error) {
 // HoldStopped keeps a center from opening the journal in a directory until release is called, and fails if one has it
 // open. It changes no file. If the lock cannot be asked, as on a damaged disk, it holds nothing.
 func HoldStopped(dir string) (release func() error, err error) {
-	lock, err := os.Open(filepath.Join(dir, "lock"))
-	if err != nil {
-		return func() error { return nil }, nil
+	release = func() error { return nil }
+	if lock, unknown := os.Open(filepath.Join(dir, "lock")); unknown == nil {
+		release = lock.Close
+		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, errors.Join(errors.New("in use by another process: stop the center first"), lock.Close())
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, errors.Join(errors.New("in use by another process: stop the center first"), release())
 	}
-	return lock.Close, nil
+	return release, nil
 }
 
 // identity returns the UUID of the journal, a new one if there is no journal.

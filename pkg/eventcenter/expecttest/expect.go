@@ -1,5 +1,5 @@
-// Package expect has the comparisons of the event center's tests.
-package expect
+// Package expecttest has the comparisons of the event center's tests.
+package expecttest
 
 import (
 	"strings"
