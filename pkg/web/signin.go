@@ -78,7 +78,7 @@ func (s *Site) finish(w http.ResponseWriter, r *http.Request) {
 func (s *Site) notSignedIn(w http.ResponseWriter, r *http.Request, to string, err error) {
 	notice := "Too many people are signed in."
 	if !errors.Is(err, errManySessions) {
-		if r.Context().Err() == nil { // otherwise the client has gone
+		if !hasLeft(r) {
 			s.Log.Error("store a session failed", "err", err)
 		}
 		notice = "You cannot sign in now; the log says why."
@@ -95,7 +95,7 @@ func (s *Site) noProvider(w http.ResponseWriter, r *http.Request, to string, err
 		s.askToSignIn(w, r, http.StatusForbidden, to, refusal.Refused())
 		return
 	}
-	if r.Context().Err() == nil {
+	if !hasLeft(r) {
 		s.Log.Error("sign in at the identity provider failed", "err", err)
 	}
 	s.askToSignIn(w, r, http.StatusBadGateway, to, "The identity provider cannot be asked now; the log says why.")
@@ -104,7 +104,7 @@ func (s *Site) noProvider(w http.ResponseWriter, r *http.Request, to string, err
 func (s *Site) logout(w http.ResponseWriter, r *http.Request, _ Session) {
 	cookie, err := s.Sessions.signOut(r)
 	if err != nil {
-		if r.Context().Err() == nil {
+		if !hasLeft(r) {
 			s.Log.Error("end a session failed", "err", err)
 		}
 		s.Message(w, r, http.StatusServiceUnavailable, "The session cannot be ended now: try again.")

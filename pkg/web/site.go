@@ -6,6 +6,7 @@ package web
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"errors"
 	"html/template"
@@ -143,7 +144,7 @@ func (s *Site) SignedIn(answer func(http.ResponseWriter, *http.Request, Session)
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.Sessions.of(r)
 		if err != nil && !errors.Is(err, errNoSession) {
-			if r.Context().Err() == nil { // otherwise the client has gone
+			if !hasLeft(r) {
 				s.Log.Error("read a session failed", "err", err)
 			}
 			s.Message(w, r, http.StatusServiceUnavailable, "Who is signed in cannot be read now: try again.")
@@ -215,7 +216,7 @@ func (s *Site) Fail(w http.ResponseWriter, r *http.Request, err error) {
 		s.Message(w, r, refusal.Status, refusal.Reason)
 		return
 	}
-	if r.Context().Err() == nil {
+	if !hasLeft(r) {
 		s.Log.Error("show a page failed", "path", r.URL.Path, "err", err)
 	}
 	s.Message(w, r, http.StatusServiceUnavailable, "This cannot be read now: try again.")
@@ -235,3 +236,6 @@ func Next(text string) string {
 	}
 	return u.RequestURI()
 }
+
+// hasLeft reports whether the client has gone. A request whose time is up still has one.
+func hasLeft(r *http.Request) bool { return errors.Is(r.Context().Err(), context.Canceled) }

@@ -48,7 +48,7 @@ func (s *server) recordAction(w http.ResponseWriter, r *http.Request, who web.Se
 	selects := api.SelectsFault(q)
 	is := func(field, value string) bool { return !q.Has(field) || q.Get(field) == value }
 	faults, _ := s.Model.Faults(func(f model.NodeFault) bool {
-		return selects(f) && is("kind", f.Subject.Kind) && is("name", f.Subject.Name)
+		return selects(f) && is("kind", f.Subject.Kind) && is("name", f.Subject.Name) && is("uid", f.Subject.UID)
 	})
 	if q.Get("check") == "" || len(faults) == 0 || len(faults) > maxActionFaults {
 		s.Message(w, r, http.StatusConflict, "No fault is like this any more, or over a thousand are. Open the page again.")
