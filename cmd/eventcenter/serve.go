@@ -29,7 +29,7 @@ const (
 	defaultListen = "127.0.0.1:10685"
 	stopLimit     = 10 * time.Second // for requests to end
 
-	// connections in total, and per network: agents may share one address
+	// connections in total, and per network: agents may share one address. Strangers' make room; see share.Listener
 	maxConnections, networkConnections = 30_000, 15_000
 )
 

@@ -70,7 +70,8 @@ const (
 // Serve answers requests until ctx ends, and then waits until open ones have ended, for a limited time.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, limit time.Duration, log *slog.Logger) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+		ConnContext: share.Connection,
+		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)

@@ -17,6 +17,8 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
 
 // Config is the configuration of a site.
@@ -154,6 +156,7 @@ func (s *Site) SignedIn(answer func(http.ResponseWriter, *http.Request, Session)
 			http.Redirect(w, r, "/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 			return
 		}
+		share.Identified(r)
 		if r.Method == http.MethodPost && !who.permits(r.PostFormValue("form")) {
 			s.Message(w, r, http.StatusForbidden, "This form is not of this session. Open the page again.")
 			return

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
 
 // identified identifies the sender of a request, counts it, and refuses senders that send too many.
@@ -17,6 +18,7 @@ func (s *Server) identified(r *http.Request) (web.Identity, *web.Refusal) {
 		s.metrics.identities.WithLabelValues("", "", label(r, refusal.Status)).Inc()
 		return who, refusal
 	}
+	share.Identified(r)
 	result := "accepted"
 	if who.Unreviewed {
 		result = "unreviewed"

@@ -23,6 +23,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
 	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
 
 const (
@@ -197,6 +198,7 @@ func (s *Server) guarded(next handler, may func(*http.Request, web.Identity) err
 			refuse(w, refusal)
 			return
 		}
+		share.Identified(r)
 		next(w, r, who)
 	}
 }

@@ -109,6 +109,13 @@ func (a *Amounts) give(key string, n int64) {
 	}
 }
 
+// full reports whether a key uses all of its own limit.
+func (a *Amounts) full(key string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.used[key] >= a.each
+}
+
 // maxKeys limits the memory of Rates.
 const maxKeys = 50_000
 
@@ -158,40 +165,4 @@ func (r *Rates) forget(now time.Time) {
 	if len(r.limiters) >= maxKeys {
 		clear(r.limiters)
 	}
-}
-
-// Listener immediately closes connections over the limits per network and in total.
-func Listener(inner net.Listener, each, all int64) net.Listener {
-	return &listener{Listener: inner, open: NewAmounts(each, all)}
-}
-
-type listener struct {
-	net.Listener
-	open *Amounts
-}
-
-// Accept implements net.Listener.
-func (l *listener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		key := ofAddress(c.RemoteAddr().String())
-		if l.open.Take(key, 1) {
-			return &conn{Conn: c, closed: sync.OnceFunc(func() { l.open.Give(key, 1) })}, nil
-		}
-		_ = c.Close() // the client notices, and retries
-	}
-}
-
-type conn struct {
-	net.Conn
-	closed func()
-}
-
-// Close implements net.Conn.
-func (c *conn) Close() error {
-	c.closed()
-	return c.Conn.Close()
 }

@@ -2,6 +2,7 @@ package share
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -63,42 +64,98 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// A network has a limited number of connections, and gets new ones when they end.
+// A network has a limited number of connections, and gets new ones when they end. Those of strangers make room.
 func TestListener(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := Listener(inner, 1, 2)
-	server := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Minute}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, ConnContext: Connection,
+		Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/known" {
+				Identified(r)
+			}
+		})}
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
-	ask := func() (net.Conn, error) {
+	ask := func(path string) (net.Conn, error) {
 		c, err := net.Dial("tcp", inner.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Close() })
-		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		_, _ = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n")
 		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err == nil {
 			_ = answer.Body.Close()
 		}
 		return c, err
 	}
-	first, err := ask()
-	if err != nil {
+	if _, err := ask("/"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ask(); err == nil {
+	first, err := ask("/known")
+	if err != nil {
+		t.Fatalf("the connection of a stranger makes no room: %v", err)
+	}
+	if _, err := ask("/known"); err == nil {
 		t.Error("a second connection is served")
 	}
 	_ = first.Close()
 	for { // until the server has noticed its end
-		if _, err := ask(); err == nil {
+		if _, err := ask("/"); err == nil {
 			return
 		}
 	}
+}
+
+// Networks of strangers that hold all connections keep no other out: the one that holds the most makes room. It keeps
+// the connections of known senders, also those with TLS.
+func TestFullListener(t *testing.T) {
+	connections := &dialed{}
+	l := Listener(connections, 4, 6)
+	accept := func(from string, known bool) *pipe {
+		p := &pipe{from: from}
+		connections.next = p
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if known {
+			Identified((&http.Request{}).WithContext(Connection(t.Context(), tls.Server(c, nil))))
+		}
+		return p
+	}
+	held := map[string][]*pipe{}
+	for i, from := range []string{"192.0.2.2", "192.0.2.1", "192.0.2.2", "192.0.2.2", "192.0.2.1", "192.0.2.2"} {
+		held[from] = append(held[from], accept(from, i == 0))
+	}
+	agent, most := accept("198.51.100.1", false), held["192.0.2.2"]
+	if agent.closed || most[0].closed || !most[1].closed || most[2].closed || held["192.0.2.1"][0].closed {
+		t.Errorf("%+v %+v", agent, held)
+	}
+}
+
+// dialed is a listener with one connection at a time, pipe a connection from an address.
+type dialed struct {
+	net.Listener
+	next *pipe
+}
+
+func (d *dialed) Accept() (net.Conn, error) { return d.next, nil }
+
+type pipe struct {
+	net.Conn
+	from   string
+	closed bool
+}
+
+func (p *pipe) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(p.from)} }
+
+func (p *pipe) Close() error {
+	p.closed = true
+	return nil
 }
 
 // A body that never arrives, arrives too slowly, or is not read by the handler ends its connection; one at the minimum
