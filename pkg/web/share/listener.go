@@ -107,7 +107,7 @@ func Connection(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connection{}, c)
 }
 
-// Identified keeps the connection of a request that has an identity: it is not closed to make room for others.
+// Identified keeps the connection of a request that has an identity: from now on it is not chosen to make room for others.
 func Identified(r *http.Request) {
 	if c, ok := r.Context().Value(connection{}).(*conn); ok {
 		c.identified()
