@@ -32,7 +32,7 @@ const (
 // it has a reason.
 type Avoid struct {
 	StaleReason string      `json:"staleReason,omitempty"` // NotHeard, or NeverHeard: no present node has reported
-	StaleSince  *time.Time  `json:"staleSince,omitempty"`  // no agent has reported since, and no report of a detector holds
+	StaleSince  *time.Time  `json:"staleSince,omitempty"`  // the last report of an agent; without agents, the end of a detector's
 	Pools       []AvoidPool `json:"pools"`
 }
 

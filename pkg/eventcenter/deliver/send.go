@@ -230,8 +230,6 @@ func (s *subscription) send(ctx context.Context, items []item) error {
 			if len(items) > 1 {
 				return errNotSent // one of them is refused, or batches are: single events will show which
 			}
-			s.m.Log.Info("target refused a batch of one event: sending single events for a time", "subscription", s.Name,
-				"for", noBatchesFor)
 			s.noBatches(noBatchesFor)
 			alone = true
 			continue
@@ -241,6 +239,10 @@ func (s *subscription) send(ctx context.Context, items []item) error {
 		}
 		if refused && alone {
 			s.noBatches(0) // the event is refused, not the batch
+		}
+		if alone && err == nil {
+			s.m.Log.Info("target takes single events, no batches: sending these for a time", "subscription", s.Name,
+				"for", noBatchesFor)
 		}
 		return s.note(err, len(items))
 	}

@@ -19,7 +19,7 @@ type state struct {
 	Granted   time.Time  `json:"granted,omitzero"` // when the target agreed to receive events
 	PerMinute int        `json:"perMinute,omitempty"`
 
-	// NoBatches is until when a target that refused a batch, and took its event alone, is sent single events.
+	// NoBatches is until when a target that refused a batch, but not its event alone, is sent single events.
 	NoBatches time.Time `json:"noBatchesUntil,omitzero"`
 
 	Journal string  `json:"journal"` // the ID of the journal of Cursor

@@ -172,6 +172,13 @@ func duplicates(k *kit) {
 	}
 	k.appends(journal.Appended{Last: 5, New: 2, Duplicates: 1}, of("a", 3), of("a", 3), of("a", 6))
 	k.expect("1 a/1", "2 a/5", "3 /0", "4 a/3", "5 a/6")
+	taken := of("a", 7)
+	taken.Stream, taken.Sequence = "", 0 // a foreign event takes the identity of an agent's
+	k.appends(journal.Appended{Last: 6, New: 1}, taken)
+	k.appends(journal.Appended{Last: 6, Duplicates: 1}, of("a", 7))
+	k.reopen()
+	k.appends(journal.Appended{Last: 7, New: 1}, of("b", 1))
+	k.expect("1 a/1", "2 a/5", "3 /0", "4 a/3", "5 a/6", "6 a/0", "7 b/1")
 }
 
 // Trimming drops whole days, never the newest, and for their age one at a time; a read of dropped offsets fails, it does

@@ -30,6 +30,8 @@ type Model struct {
 	Location *time.Location // of its days
 	Finished func(*Day)     // called with each day that has ended; may be nil
 
+	opened time.Time // when the center started
+
 	mu      sync.RWMutex // guards the fields below
 	offset  uint64       // all events up to it are applied
 	nodes   map[Key]*Node
@@ -86,7 +88,7 @@ type Leftover struct {
 
 // New returns the state before the first event.
 func New() *Model {
-	return &Model{Location: time.UTC, nodes: map[Key]*Node{}, pending: map[Key]bool{}}
+	return &Model{Location: time.UTC, opened: time.Now(), nodes: map[Key]*Node{}, pending: map[Key]bool{}}
 }
 
 // Offset returns the offset up to which the journal is applied.

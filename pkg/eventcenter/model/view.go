@@ -117,9 +117,13 @@ func (m *Model) Nodes(cluster string) (nodes []Summary, offset uint64) {
 
 // At returns a summary with the fields that depend on the time, for agents that report in each interval. A node is lost
 // or blind by the center's own finding; without one it is blind if its agent announced its stop, or was heard and is
-// silent. A node without an agent is seen.
+// silent. An agent that was not heard since the center's start may be waiting for its next attempt. A node without an
+// agent is seen.
 func (m *Model) At(s Summary, now time.Time, interval time.Duration) Summary {
 	from := s.LastSeen.Add(time.Duration(BlindAfter * float64(interval)))
+	if s.LastSeen.Before(m.opened) {
+		from = event.Later(from, m.opened.Add(LongestRetry+interval))
+	}
 	s.State = "seen"
 	switch {
 	case s.Silence != nil:

@@ -34,6 +34,6 @@ async function refresh() {
       say(`The ${document.querySelector("header strong").textContent} cannot be reached.`);
     }
   }
-  setTimeout(refresh, every);
+  setTimeout(refresh, main && busy(main) ? 6 * every : every);
 }
 setTimeout(refresh, every);

@@ -282,15 +282,19 @@ func (s *Store) apply(ctx context.Context, messages []message) ([]journal.Event,
 			}
 		}
 	}
-	if err := s.copy.Put(ctx, records, at); err != nil {
-		return nil, fmt.Errorf("the copy of the journal: %w", err)
+	err := s.copy.Put(ctx, records, at)
+	if err != nil { // it may have stored the first days of the records
+		end := s.copy.Bounds().Newest
+		records = slices.DeleteFunc(records, func(r journal.Record) bool { return r.Offset > end })
+		err = fmt.Errorf("the copy of the journal: %w", err)
+	} else {
+		s.at = at
+		s.mu.Lock()
+		s.state.applied = at.Sequence
+		s.mu.Unlock()
 	}
-	s.at = at
-	s.mu.Lock()
-	s.state.applied = at.Sequence
-	s.mu.Unlock()
 	if len(records) == 0 || s.Appended == nil {
-		return nil, nil
+		return nil, err
 	}
-	return s.Appended(records), nil
+	return s.Appended(records), err
 }

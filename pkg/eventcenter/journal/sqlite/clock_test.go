@@ -9,6 +9,24 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 )
 
+// A file without a readable event does not keep the files after it.
+func TestUnreadableIsTrimmed(t *testing.T) {
+	c := journaltest.NewClock()
+	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Now: c.Now})
+	must(t, err)
+	defer s.Close()
+	for day := range uint64(3) {
+		journaltest.Append(t, s, journaltest.Of("a", day+1))
+		c.Add(24 * time.Hour)
+	}
+	s.parts[0].last, s.parts[0].newest = 0, time.Time{}
+	for age, want := range map[time.Duration]uint64{72 * time.Hour: 0, 47 * time.Hour: 1} {
+		if got := s.Expired(journal.Limits{Age: age}); got != want {
+			t.Errorf("older than %s: trim up to %d, want %d", age, got, want)
+		}
+	}
+}
+
 // A clock that jumps ahead by more than events are kept costs one day an hour at most, none after a start, and all old ones
 // only if the disk is full. When it is set right, no other day goes, and the days after it are dropped when it is their
 // time.

@@ -86,8 +86,8 @@ func (s *Store) Plan(ctx context.Context, at time.Time, batches [][]journal.Even
 	if s.Copy == "" {
 		return nil, nil, errNoCopy
 	}
-	// The newest may come from another replica's clock.
-	return s.plan(ctx, event.Later(at.Truncate(time.Millisecond), s.received()).UTC(), batches, false)
+	// The newest may come from another replica's clock. A record that the file has already would be a hole in each copy.
+	return s.plan(ctx, event.Later(at.Truncate(time.Millisecond), s.received()).UTC(), batches, true)
 }
 
 // received returns when the newest record was received.

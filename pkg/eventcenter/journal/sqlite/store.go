@@ -132,6 +132,7 @@ func (s *Store) find(ctx context.Context, e journal.Event) (stored []byte, known
 		}
 		if stored, known, err = p.find(ctx, db, i, e); err != nil && isDamage(err) {
 			s.setUnwritable(p, err)
+			stored, known, err = p.find(ctx, db, i, e) // the damage may be that of one read
 		}
 		if known || err != nil && !isDamage(err) {
 			return stored, known, err

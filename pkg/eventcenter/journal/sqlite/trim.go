@@ -22,20 +22,18 @@ func (s *Store) Expired(l journal.Limits) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	total, end, now := int64(0), uint64(0), s.Now()
-	newest, next := make([]time.Time, len(s.parts)), now // a file that is ahead of the clock counts as the one after it
+	newest, next := make([]time.Time, len(s.parts)), now // a file without a time, or ahead, counts as the next
 	for i, p := range slices.Backward(s.parts) {
 		total += p.size()
-		if newest[i] = p.newest; p.newest.After(now) {
+		if newest[i] = p.newest; p.last < p.first || p.newest.After(now) {
 			newest[i] = next
 		}
-		if p.last >= p.first {
-			next = newest[i]
-		}
+		next = newest[i]
 	}
 	full := !s.fullFrom.IsZero()
 	byAge := l.Age > 0 && (full || now.Sub(s.trimmed).Abs() >= trimEvery)
 	for i, p := range s.parts {
-		old := byAge && now.Sub(newest[i]) > l.Age && p.last >= p.first
+		old := byAge && now.Sub(newest[i]) > l.Age
 		large := l.Bytes > 0 && total > l.Bytes
 		if i == len(s.parts)-1 || !old && !large {
 			break
