@@ -98,7 +98,9 @@ func TestBatchRefused(t *testing.T) {
 			k.start()
 			k.find("One", "Two", "Three")
 			time.Sleep(30 * time.Second)
+			k.c.Lock() // as while it answers
 			takesBatches, batches = true, 0
+			k.c.Unlock()
 			k.find("One", "Two", "Three", "Four")
 			k.end(time.Minute, "One", "Two", "Three", "Four")
 			if batches == 0 || k.r.Stats().Quarantined != 0 {
