@@ -328,7 +328,7 @@ func TestReplicasAreOne(t *testing.T) {
 	}
 }
 
-// opened is an answer that was read.
+// opened is an answer, read to its end.
 type opened struct {
 	StatusCode int
 	Status     string

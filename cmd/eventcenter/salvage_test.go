@@ -35,7 +35,7 @@ func TestSalvageRefused(t *testing.T) {
 	}
 }
 
-// A disk that is read-only since the center was stopped can be verified and salvaged.
+// The verbs verify and salvage a directory on a read-only disk after a clean stop.
 func TestSalvageReadOnlyDisk(t *testing.T) {
 	disk := hosttest.NewLoopFS(t, "ext4")
 	mount := filepath.Join(t.TempDir(), "disk")

@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// misspelled refuses JSON with a name that differs from one of a type only in case: encoding/json takes it for that one,
+// misspelled refuses JSON with a name that differs from one of a type only in case: encoding/json takes it for this one,
 // other readers ignore it.
 func misspelled(text []byte, t reflect.Type) error {
 	var value any

@@ -328,7 +328,7 @@ func (s *Server) refusalOf(r *http.Request, err error) *web.Refusal {
 	return refusal
 }
 
-// logFailure logs a failure of the center. If the client has gone, that is no failure, unless it had to wait for long.
+// logFailure logs a failure of the center. A client that leaves early is no failure.
 func (s *Server) logFailure(r *http.Request, failure string, err error) {
 	at, _ := r.Context().Value(arrival{}).(time.Time)
 	after := s.Now().Sub(at)

@@ -113,7 +113,7 @@ func (m *Manager) positionAfter(after uint64) uint64 {
 	return after
 }
 
-// read reads the journal. Offset 0 is a position like any other: if the journal has dropped the first event, that is lost.
+// read reads the journal. Offset 0 is a position like any other: a dropped first event is lost.
 func (m *Manager) read(ctx context.Context, q journal.Query) (journal.Page, error) {
 	page, err := m.Journal.Read(ctx, q)
 	if oldest := m.Journal.Bounds().Oldest; err == nil && q.After == 0 && oldest > 1 {

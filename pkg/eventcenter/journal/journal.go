@@ -38,7 +38,7 @@ type Record struct {
 	Event
 }
 
-// Text returns the CloudEvent for consumers. Older centers stored texts that are no JSON for every parser: these become
+// Text returns the CloudEvent for consumers. Older centers stored texts that some parsers refuse: these become
 // its data_base64.
 func (r Record) Text() []byte {
 	if utf8.Valid(r.JSON) && json.Valid(r.JSON) && !event.HasHalfPair(r.JSON) {

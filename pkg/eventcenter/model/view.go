@@ -28,7 +28,7 @@ type Summary struct {
 	Pool          string    `json:"pool,omitempty"`
 	Zone          string    `json:"zone,omitempty"`
 	Silence       *Silence  `json:"silence,omitempty"` // nil: its agent and its Lease are fine
-	// State is seen, blind or lost, and Maintenance the end of a declared maintenance that is not over. At sets both.
+	// State is seen, blind or lost, and Maintenance the end of a present one. At sets both.
 	State       string    `json:"state"`
 	Maintenance time.Time `json:"maintenanceUntil,omitzero"`
 }

@@ -232,7 +232,7 @@ func isRejected(err error) bool {
 	return isInvalid(err) || code(err) == http.StatusRequestEntityTooLarge
 }
 
-// rejected returns the events that the center names, of a number that was sent.
+// rejected returns the events that the center names, if their places are in the batch.
 func rejected(err error, sent int) (named []event.Rejected) {
 	if f, ok := errors.AsType[*event.RefusedError](err); ok {
 		for _, n := range f.Rejected {

@@ -99,7 +99,7 @@ func (c *conn) Close() error {
 
 type connection struct{}
 
-// Connection is the ConnContext of a server that has a Listener, for Identified.
+// Connection is the ConnContext of a server with a Listener, for Identified.
 func Connection(ctx context.Context, c net.Conn) context.Context {
 	if encrypted, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = encrypted.NetConn()
@@ -107,7 +107,7 @@ func Connection(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connection{}, c)
 }
 
-// Identified keeps the connection of a request that has an identity: from now on it is not chosen to make room for others.
+// Identified keeps the connection of an identified request: from now on it is not chosen to make room for others.
 func Identified(r *http.Request) {
 	if c, ok := r.Context().Value(connection{}).(*conn); ok {
 		c.identified()

@@ -183,7 +183,7 @@ func (s *Store) commit(ctx context.Context, group []*request) (derived []journal
 	}
 }
 
-// waiting returns the requests that were not cancelled, may append, and need not wait for other replicas.
+// waiting returns the requests that still wait, may append, and need not wait for other replicas.
 func (s *Store) waiting(group []*request) []*request {
 	unavailable := s.unavailable()
 	return slices.DeleteFunc(group, func(r *request) bool {
